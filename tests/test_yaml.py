@@ -9,35 +9,23 @@ from palimpsest.errors import PlanError
 from palimpsest.files import YAML_LIMIT, read_yaml
 
 
-def test_aliases_and_merges_of_ordinary_size_are_read() -> None:
-    values = read_yaml("a: &x {k: 1}\nb: *x\nc: {<<: *x, j: 2}\n", "keys")
-    assert values == {"a": {"k": 1}, "b": {"k": 1}, "c": {"k": 1, "j": 2}}
+def test_a_document_of_ordinary_size_is_read() -> None:
+    assert read_yaml("a: {k: 1}\nc: {<<: {k: 1}, j: 2}\n", "keys")["c"] == {"k": 1, "j": 2}
     many = ", ".join(map(str, range(20_000)))
     assert len(read_yaml(f"seeds: [{many}]\n", "keys")["seeds"]) == 20_000
 
 
-def bomb(last: str, links: list[str]) -> str:
-    """YAML in which every name stands for several of the one before."""
-    lines = [f"a0: &a0 {last}"]
-    lines += [f"a{n}: &a{n} {link.format(*[f'*a{n - 1}'] * 9)}" for n, link in enumerate(links, 1)]
-    return "\n".join(lines) + "\n"
-
-
-NINE = ", ".join(["{}"] * 9)
 BOMBS = {
-    "lists": bomb("[x, x, x]", [f"[{NINE}]"] * 8),
-    "merged keys": bomb("{x: 1}", [f"{{{{<<: [{NINE}]}}}}"] * 8),
-    "nested keys": bomb("{x: 1}", ["{{p: {}, q: {}, r: {}}}"] * 18),
-    "long text": bomb("x" * 100_000, [f"[{NINE}]"] * 3),
-    "chain": bomb("[x]", ["[{}]"] * 2_000),
+    "an alias": "a: &a [x]\nb: *a\n",
+    "merged keys": "a: &a {x: 1}\nb: {<<: [*a, *a]}\n",
     "itself": "a: &a [*a]\n",
     "brackets": "a: " + "[" * 800,
-    "deep": "a: " + "[" * 60 + "]" * 60 + "\n",
+    "deep": "a: " + "[" * 20_000 + "]" * 20_000 + "\n",
 }
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_few_lines_that_stand_for_gigabytes_are_refused_in_few(tmp_path: Path, name: str) -> None:
+def test_what_could_stand_for_more_than_it_says_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "plan.yaml").write_text(BOMBS[name])
     for source in (BOMBS[name], tmp_path / "plan.yaml"):
         with pytest.raises(PlanError) as caught:

@@ -112,37 +112,20 @@ def audit(
         )
         answer.certified, answer.verdict.reason
     """
-    from palimpsest.cell.audit import audit_task
+    values = _settings(locals())
+    from palimpsest.cell.audit import AuditTask
     from palimpsest.cell.checkpoints import on_disk
 
-    given = {"base": base, "injected": injected, "candidates": candidates, "forget": forget}
-    given |= {"retain": retain, "probes": probes, "references": references}
-    values = on_disk(given, os.fspath(out), tokenizer) | {
-        "general": general,
-        "out": out,
-        "candidates_folder": candidates_folder,
-        "references_folder": references_folder,
-        "exclude": exclude,
-        "adapter_base": adapter_base,
-        "learning_rate": learning_rate,
-        "steps": steps,
-        "items": items,
-        "chunks": chunks,
-        "scored_pieces": scored_pieces,
-        "piece_tokens": piece_tokens,
-        "beacon": beacon,
-        "rules": rules,
-        "prompt": prompt,
-        "engine": engine,
-    }
+    config = load_config(AuditConfig, on_disk(values, os.fspath(out), tokenizer))
     options = _options(executor, workers, reuse, progress)
-    return judge(audit_task(load_config(AuditConfig, values), resumed=options.reuse), options)
+    return judge(AuditTask(config, options.reuse), options)
 
 
 def judge(task: "AuditTask", options: RunOptions) -> Answer:
     """Return the verdict of an audit: what flags, YAML and Python all come to."""
+    remarks = task.check()
     if not task.bound.certifiable:
-        for remark in task.check():
+        for remark in remarks:
             options.on_remark(remark)
         verdict = early_verdict(task.bound, task.rules)
         document = {"format": FORMAT, "kind": "audit"} | verdict_document(verdict)
@@ -226,7 +209,7 @@ def retrain(
         made = palimpsest.retrain("base", "references", train="train.jsonl", epochs=20, draws=20)
         made.folders
     """
-    return _make(RetrainConfig, _options(executor, workers, "", progress), locals())
+    return _make(RetrainConfig, _options(executor, workers, "", progress), _settings(locals()))
 
 
 def unlearn(
@@ -274,16 +257,15 @@ def unlearn(
         )
         made.folders, made.failed
     """
-    return _make(UnlearnConfig, _options(executor, workers, "", progress), locals())
+    return _make(UnlearnConfig, _options(executor, workers, "", progress), _settings(locals()))
 
 
 def _make(
-    kind: type[RetrainConfig | UnlearnConfig], options: RunOptions, arguments: Mapping[str, Any]
+    kind: type[RetrainConfig | UnlearnConfig], options: RunOptions, values: dict[str, Any]
 ) -> "Made":
-    """Return what a command makes of the arguments of the function of its name."""
+    """Return what a command makes of the settings of the function of its name."""
     from palimpsest.cell.make_models import MakeTask, make_models
 
-    values = {k: v for k, v in arguments.items() if k not in ("executor", "workers", "progress")}
     if values.get("knobs"):
         values["knobs"] = {
             name: list(several) if isinstance(several, list | tuple) else [several]
@@ -301,3 +283,9 @@ def run_task(task: "Task", options: RunOptions) -> RunResults:
 
 def _options(executor: str, workers: int, reuse: PathLike, progress: Progress | None) -> RunOptions:
     return RunOptions(executor, workers, progress_listener(progress), os.fspath(reuse))
+
+
+def _settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a function that are keys of its configuration."""
+    others = ("executor", "workers", "reuse", "progress", "tokenizer")
+    return {name: value for name, value in arguments.items() if name not in others}

@@ -14,8 +14,6 @@ LINE_LIMIT = 64 * 2**20
 """Most bytes that are read in one piece: the longest line that ``read_lines`` gives whole."""
 YAML_LIMIT = 2**20
 """Largest document, in bytes."""
-WEIGHT_LIMIT = 2**21
-"""Largest weight of a document; see ``_weigh``."""
 
 
 def read_lines(
@@ -115,36 +113,23 @@ def read_yaml(source: Path | str, expected: str) -> dict[str, Any]:
 
 
 def parse_yaml(text: str) -> Any:
-    """Return what YAML holds; ValueError where its aliases or tags make it more than it says."""
+    """Return what YAML holds; ValueError where a key stands twice in a mapping, or where aliases
+    or tags make it more than it says: a few hundred bytes of aliases can stand for gigabytes."""
     import yaml
 
-    loader = yaml.SafeLoader(text)
-    node = loader.get_single_node()
+    class Loader(yaml.SafeLoader):
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                raise ValueError("has an alias (*name); write out what it stands for")
+            node = super().compose_node(parent, index)
+            keys: set[str] = set()
+            for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+                if str(key.value) in keys:
+                    raise ValueError(f"the key {shown(key.value)} occurs twice")
+                keys.add(str(key.value))
+            return node
+
     try:
-        return loader.construct_document(node) if node and _weigh(node, {}) else None
+        return yaml.load(text, Loader)
     except (IndexError, KeyError, AttributeError, TypeError) as error:  # a tag on what it is not
         raise ValueError(f"a value does not fit its tag ({type(error).__name__})") from error
-
-
-def _weigh(node: Any, weights: dict[int, int]) -> int:
-    """Return the weight of a YAML node with its aliases written out; ValueError if too heavy.
-
-    A few hundred bytes of aliases can stand for gigabytes, so nodes are weighed before any value
-    is made. A level doubles the weight of what it holds: one number bounds both size and depth.
-    weights: of the nodes weighed before; an alias is the same node as its anchor.
-    """
-    if id(node) not in weights:
-        weights[id(node)] = WEIGHT_LIMIT  # of a node inside itself
-        keys = set()
-        for part in node.value if node.id == "mapping" else ():
-            key = part[0].value
-            if isinstance(key, str) and key in keys:
-                line = part[0].start_mark.line + 1
-                raise ValueError(f"line {line}: the key {shown(key)} occurs twice")
-            keys.add(key if isinstance(key, str) else None)
-        parts = [part for pair in node.value for part in pair] if keys else node.value
-        inner = sum(1 if isinstance(part, str) else 2 * _weigh(part, weights) for part in parts)
-        weights[id(node)] = 1 + inner
-    if weights[id(node)] > WEIGHT_LIMIT:
-        raise ValueError("is too large or nested too deeply with its aliases written out")
-    return weights[id(node)]

@@ -27,7 +27,7 @@ from tests.made_runs import cell_run
 import palimpsest
 from palimpsest.api import Answer, judge
 from palimpsest.cell import measure, models
-from palimpsest.cell.audit import audit_task
+from palimpsest.cell.audit import AuditTask
 from palimpsest.cell.launch import RunOptions
 from palimpsest.config.commands import AuditConfig
 from palimpsest.config.load import load_config
@@ -75,7 +75,7 @@ def counted(values: dict[str, Any], reuse: str = "") -> tuple[list[str], Answer]
             steps.append(event.step)
 
     options = RunOptions(on_event=listen, reuse=reuse)
-    answer = judge(audit_task(load_config(AuditConfig, values), resumed=options.reuse), options)
+    answer = judge(AuditTask(load_config(AuditConfig, values), options.reuse), options)
     return [step for step in steps if step != "finish"], answer
 
 
@@ -137,7 +137,7 @@ def test_flags_yaml_and_python_give_the_same_bytes_and_verdict(world: Path, tmp_
     relative["candidates"] = {"retrained": "models/retrained"}
     relative |= {key: values[key] for key in ("references", "out")}
     (world / "audit.yaml").write_text(yaml.safe_dump(relative, sort_keys=False))
-    by_yaml = judge(audit_task(load_config(AuditConfig, {}, world / "audit.yaml")), RunOptions())
+    by_yaml = judge(AuditTask(load_config(AuditConfig, {}, world / "audit.yaml")), RunOptions())
     done = command(*flags(small(world, tmp_path / "flags"), tmp_path), "--json")
     document = json.loads(done.stdout)
     assert done.returncode == by_python.exit_code == by_yaml.exit_code == 3

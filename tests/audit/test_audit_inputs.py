@@ -15,7 +15,7 @@ import pytest
 from tests.audit.audit_models import audit_values, spoil, write_rows
 
 import palimpsest
-from palimpsest.cell.audit import AuditTask, audit_task
+from palimpsest.cell.audit import AuditTask
 from palimpsest.cell.checkpoints import find_checkpoints
 from palimpsest.config.commands import AuditConfig
 from palimpsest.config.load import load_config
@@ -69,7 +69,9 @@ def weightless(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def prepared(values: Values) -> AuditTask:
-    return audit_task(load_config(AuditConfig, values))
+    task = AuditTask(load_config(AuditConfig, values))
+    task.check()
+    return task
 
 
 def refused(values: Values, kind: type[InputError] = InputError, word: str = "") -> InputError:
@@ -371,7 +373,6 @@ def test_a_folder_of_runs_gives_its_newest_checkpoints(
     shutil.copytree(tiny_checkpoint("smollm2-s", 3), saves / "retrained")
     inputs = prepared(good | given | {"references": [str(saves / "retrained")]})
     assert "retrained" not in dict(inputs.candidates)
-    assert any("retrained" in note and "a reference" in note for note in inputs.notes)
     with pytest.raises(PlanError):
         find_checkpoints(str(saves / "logs"), "candidates_folder")
 

@@ -4,7 +4,7 @@ A refusal here costs nothing and leaves nothing behind. What passes is fixed: th
 models will be asked, and what is drawn from the beacon.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -39,6 +39,7 @@ from palimpsest.models.device import check_lora, check_package
 from palimpsest.models.encode import start_remark
 from palimpsest.models.tokenizer import token_lengths
 from palimpsest.run.files import canonical, digest
+from palimpsest.run.status import duration
 from palimpsest.run.store import Roster, Run, Terms
 from palimpsest.stats.design import SHIFT, design_audit
 from palimpsest.stats.models import Model, Role
@@ -58,26 +59,17 @@ ONE_WAY = (
 
 @dataclass(frozen=True)
 class AuditTask(CellTask):
-    """An audit checked on paper, from ``audit_task``."""
+    """An audit of given models, checked on paper before any is measured."""
 
     config: AuditConfig
-    beacon: Beacon
-    candidates: Mapping[str, str]
-    references: Mapping[str, str]
-    """Where each is by its name, ordered by their weights: the order they are given in has no
-    effect."""
-    digests: Mapping[str, Digests]
-    """Of every model, by where it is."""
-    facts: Mapping[str, tuple[Fact, ...]]
-    """By set, as the files have them."""
-    general: tuple[str, ...]
-    """The pieces of general text that are scored."""
-    notes: tuple[str, ...] = ()
-    """What is allowed in the models but worth knowing."""
-    rate_reference: str = ""
-    """Name of the reference on which the learning rate of re-acquisition is chosen."""
+    resumed: str = ""
+    """A run that is reused, whose draw is kept."""
 
     kind: ClassVar[str] = "audit"
+    carried: ClassVar[tuple[str, ...]] = (
+        *("fixed", "candidates", "references", "digests"),
+        *("facts", "general", "beacon", "rate_reference"),
+    )
 
     @property
     def folder(self) -> Path:
@@ -90,8 +82,9 @@ class AuditTask(CellTask):
         return self.config.engine
 
     def check(self) -> list[str]:
-        """Return what is worth knowing of the audit and its models."""
-        return [*self.remarks, *self.notes]
+        """Return what is worth knowing of the audit and its models, if nothing is wrong."""
+        notes = self.notes
+        return [*self.remarks, *notes]
 
     def build(self, cell: str) -> CellPlan:
         """Return the plan of the one cell."""
@@ -102,10 +95,6 @@ class AuditTask(CellTask):
             base=Given(config.base, self.digests[config.base], config.adapter_base),
             setting=self.setting,
             choose_rate_on=self.rate_reference,
-            facts=tuple(
-                (name, tuple((fact.id, fact.relation) for fact in facts))
-                for name, facts in self.sets.items()
-            ),
         )
         return replace(plan, models=tuple(map(self._recorded, plan.models)))
 
@@ -113,8 +102,8 @@ class AuditTask(CellTask):
         """Return where a model of the audit comes from."""
         if model.role is Role.CONTROL:
             return Mixed(model.of, model.share or 0.0)
-        path = self.paths[model.name]
-        return Given(path, self.digests[path], self.config.adapter_base)
+        place = self.places[model.name]
+        return Given(place, self.digests[place], self.config.adapter_base)
 
     def _recorded(self, entry: SourcedModel) -> SourcedModel:
         """Return a given model with what its files and the record beside them say."""
@@ -126,21 +115,110 @@ class AuditTask(CellTask):
             model = replace(model, recipe=_recipe(source.place))
         return SourcedModel(model, source)
 
+    # -- models ----------------------------------------------------------------------------------
+
     @cached_property
-    def paths(self) -> dict[str, str]:
-        """Where each given model but the base is, by its name."""
-        return {"injected": self.config.injected, **self.references, **self.candidates}
+    def candidates(self) -> dict[str, str]:
+        """Where each candidate is, by its name."""
+        config, given = self.config, dict(self.config.candidates)
+        others = (config.base, config.injected, *config.references, *given.values())
+        found = _in_folder(config.candidates_folder, "candidates_folder", others)
+        for name in found:
+            check_candidate_name(name)
+        return given | found | given
+
+    @cached_property
+    def places(self) -> dict[str, str]:
+        """Where each model is, by its name; a reference has that of its folder, with a number where
+        several have the same."""
+        config = self.config
+        places = {"base": config.base, "injected": config.injected, **self.candidates}
+        others = (*places.values(), *config.references)
+        found = _in_folder(config.references_folder, "references_folder", others)
+        for place in dict.fromkeys((*config.references, *found.values())):
+            folder = "".join(c if c.isalnum() or c in "._" else "-" for c in Path(place).name)[:60]
+            name, number = f"reference-{folder.strip('-.') or 'model'}", 2
+            while name in places:
+                name, number = f"{name.partition('@')[0]}@{number}", number + 1
+            places[name] = place
+        return places
+
+    @cached_property
+    def references(self) -> dict[str, str]:
+        """Where each reference is, ordered by their weights: the order they are given in has no
+        effect."""
+        others = ("base", "injected", *self.candidates)
+        found = {name: place for name, place in self.places.items() if name not in others}
+        return dict(sorted(found.items(), key=lambda named: self.digests[named[1]].weights))
+
+    @cached_property
+    def digests(self) -> dict[str, Digests]:
+        """The digests of every model, by where it is."""
+        base = self.config.adapter_base or None
+        return {place: checkpoint_digests(place, base) for place in self.places.values()}
+
+    @cached_property
+    def outline(self) -> Outline:
+        """The base on paper; all models share its tokenizer and shape."""
+        return outline(self.config.base, base=self.config.adapter_base or None)
+
+    # -- what is drawn ---------------------------------------------------------------------------
+
+    @cached_property
+    def beacon(self) -> Beacon:
+        """What is drawn: as in the run that is resumed, since models that are added later are
+        measured by its draw."""
+        record = self._earlier.get("drawn")
+        if record is not None and record["beacon"] == self.config.beacon:
+            return Beacon(record["beacon"], record["bound"])
+        # By the tensors alone: a note beside the weights must not give another draw.
+        handed_in = (self.candidates | self.references).items()
+        return Beacon(self.config.beacon, {n: self.digests[p].weights for n, p in handed_in})
+
+    @cached_property
+    def rate_reference(self) -> str:
+        """Name of the reference on which the learning rate of re-acquisition is chosen."""
+        if not self.config.chooses_rate:
+            return ""
+        named = self._earlier.get("rate_reference")
+        return str(named) if named in self.references else next(iter(self.references), "")
+
+    @cached_property
+    def _earlier(self) -> dict[str, Any]:
+        """What the run that is resumed, or else reused, has fixed."""
+        runs = (Run.find(path) for path in (self.config.out, self.resumed) if path)
+        return next((run.terms.config for run in runs if run is not None), {})
 
     # -- facts and questions ---------------------------------------------------------------------
 
     @cached_property
+    def facts(self) -> dict[str, tuple[Fact, ...]]:
+        """The facts by set, as the files have them."""
+        config, sets = self.config, check_sets(_fact_files(self.config))
+        if "probe" not in sets and not config.generated_probes:
+            count, alpha = len(self.candidates), config.rules.alpha
+            least = certifiability(len(sets["forget"]), 1, count, alpha).min_probes
+            raise PlanError(
+                "none given; expected never-learned facts to compare the forget facts with; give "
+                f"a file with --probes, or generate some with --probes {max(16, least)}; "
+                f"this design needs at least {least}",
+                key="probes",
+            )
+        return sets
+
+    @cached_property
     def sets(self) -> dict[str, tuple[Fact, ...]]:
         """The facts: forget, retain and probe, which are generated where no file has them."""
-        sets, count = dict(self.facts), self.config.generated_probes
+        sets, count = self.facts, self.config.generated_probes
         if not count:
             return sets
         key = self.beacon.key("probes")
         return sets | {"probe": generated_probes(sets["forget"], count, sets["retain"], key)}
+
+    @cached_property
+    def general(self) -> tuple[str, ...]:
+        """The pieces of general text that are scored."""
+        return general_pieces(self.config.general, self.config.scored_pieces, f"{CELL}/general")
 
     @cached_property
     def rules(self) -> Rules:
@@ -148,11 +226,6 @@ class AuditTask(CellTask):
         rules = self.config.rules
         asked = "reversed" in rules.axes and not reversible(self.sets["forget"])
         return rules.without("reversed") if asked else rules
-
-    @cached_property
-    def outline(self) -> Outline:
-        """The base on paper; all models share its tokenizer and shape."""
-        return outline(self.config.base, base=self.config.adapter_base or None)
 
     @cached_property
     def setting(self) -> CellTexts:
@@ -203,7 +276,7 @@ class AuditTask(CellTask):
             f"{count(candidates, 'candidate', 'candidates')}, {references} references, "
             f"{len(self.setting.facts.questions)} questions; re-acquisition of {config.steps} "
             f"steps of {config.items} sentences at {rate}.",
-            estimate.reference.line(),
+            f"Measuring one more model takes about {duration(estimate.model)} on one worker.",
             *design.lines(),
         ]
 
@@ -216,26 +289,21 @@ class AuditTask(CellTask):
         lists = ("candidates", "candidates_folder", "references", "references_folder")
         for key in (*paths, *lists, "adapter_base", "rules", "beacon"):
             config.pop(key)
-        facts = {name: len(facts) for name, facts in self.sets.items()}
         config |= {
             "drawn": self.beacon.record(),
-            "fact_counts": facts,
+            "fact_counts": {name: len(facts) for name, facts in self.sets.items()},
             "remarks": list(self.remarks),
+            "rate_reference": self.rate_reference,
+            "template": None if self.frame is None else self.frame.text,
         }
-        config["rate_reference"] = self.rate_reference
         config["prompt"].pop("prompt_file")
-        config["template"] = None if self.frame is None else self.frame.text
-        places = {"base": self.config.base, "injected": self.config.injected}
-        inputs = {name: self.digests[place].files for name, place in places.items()}
+        inputs = {name: self.digests[self.places[name]].files for name in ("base", "injected")}
         inputs |= {f"{name} facts": digest(as_jsonl(facts)) for name, facts in self.sets.items()}
-        inputs["general text"] = digest(canonical(list(self.setting.general_scored)))
+        inputs["general text"] = digest(canonical(list(self.general)))
         if self.config.adapter_base:
             inputs["adapter base"] = checkpoint_digests(self.config.adapter_base).files
-        heldout = [
-            [q.id, q.prompt, q.answer]
-            for q in self.setting.facts.questions
-            if q.pool == "evaluation"
-        ]
+        questions = self.setting.facts.questions
+        heldout = [[q.id, q.prompt, q.answer] for q in questions if q.pool == "evaluation"]
         terms = Terms(
             kind=self.kind,
             config=config,
@@ -244,13 +312,15 @@ class AuditTask(CellTask):
             inputs=inputs,
             cells=(CELL,),
         )
-        named = [(name, Role.REFERENCE, place) for name, place in self.references.items()]
-        named += [(name, Role.CANDIDATE, place) for name, place in self.candidates.items()]
-        found = [(name, role, self.digests[place]) for name, role, place in named]
+        roles = dict.fromkeys(self.references, Role.REFERENCE)
+        roles |= dict.fromkeys(self.candidates, Role.CANDIDATE)
+        found = [(name, role, self.digests[self.places[name]]) for name, role in roles.items()]
         return terms, [
             Listed(Model(name, role, source=d.files, weights=d.weights)).to_json()
             for name, role, d in found
         ]
+
+    # -- checks and remarks ----------------------------------------------------------------------
 
     @cached_property
     def remarks(self) -> tuple[str, ...]:
@@ -282,135 +352,102 @@ class AuditTask(CellTask):
         if remark := start_remark(self.outline.tokenizer, self.outline.config.model_type):
             yield remark
 
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """What is allowed in the models but worth knowing. Whatever is wrong is refused here, what
+        costs nothing first, the weights last."""
+        return tuple(self._notes())
 
-def audit_task(config: AuditConfig, *, resumed: str = "") -> AuditTask:
-    """Return the audit checked whole: what costs nothing first, the weights last.
+    def _notes(self) -> Iterator[str]:
+        check_lora(self.config.engine.lora)
+        known = self.places.keys() - {"base", "injected", *self.candidates}
+        if unknown := sorted(set(self.config.exclude) - known):
+            several = ", ".join(sorted(known))
+            raise PlanError(f"{unknown[0]!r} found; expected some of {several}", key="exclude")
+        _ = self.facts, self.general
+        outlines = self._outlines()
+        yield from self._copies()
+        yield from self._broken()
+        roles = {"base": "base", "injected": "injected", **dict.fromkeys(known, "reference")}
+        for name, role in roles.items():
+            said = read_record(self.places[name]).get("role", role)
+            if said != role:
+                yield (
+                    f"{shown_path(self.places[name])} was given as {role}, but its palimpsest.json "
+                    f"says that it was made as {said}; check that models are not swapped."
+                )
+        self._check_texts(outlines)
 
-    resumed: a run whose draw is kept: of the run folder itself, or one that is reused.
-    """
-    check_lora(config.engine.lora)
-    candidates, references = _candidates(config), _references(config)
-    places = {"base": config.base, "injected": config.injected}
-    places |= {**references, **candidates}
-    if unknown := sorted(set(config.exclude) - set(references)):
-        known = ", ".join(references)
-        raise PlanError(f"{unknown[0]!r} found; expected some of {known}", key="exclude")
-    facts = _read_facts(config, len(candidates))
-    general = general_pieces(config.general, config.scored_pieces, f"{CELL}/general")
-    outlines = _check_outlines(config, places)
-    digests = {p: checkpoint_digests(p, config.adapter_base or None) for p in places.values()}
-    notes = [*_check_copies(config, references, candidates, digests)]
-    notes += [*_broken(config, places, candidates), *_swapped_roles(config, references)]
-    notes += _left_out(config)
-    # By the tensors alone: a note beside the weights must not give another draw.
-    handed_in = {name: digests[place].weights for name, place in (candidates | references).items()}
-    earlier = _earlier_config(config.out) or _earlier_config(resumed)
-    record = earlier.get("drawn")
-    beacon = Beacon(config.beacon, handed_in)
-    if record is not None and record["beacon"] == config.beacon:
-        beacon = Beacon(record["beacon"], record["bound"])
-    ordered = sorted(references.items(), key=lambda named: digests[named[1]].weights)
-    rate_reference = ""
-    if config.chooses_rate:
-        named = earlier.get("rate_reference")
-        rate_reference = named if named in references else ordered[0][0]
-    task = AuditTask(
-        config,
-        beacon,
-        candidates,
-        dict(ordered),
-        digests,
-        facts,
-        general,
-        tuple(notes),
-        rate_reference,
-    )
-    _check_texts(task, outlines)
-    return task
+    def _outlines(self) -> dict[str, Outline]:
+        """Return every model on paper, if its architecture and vocabulary are the base's."""
+        outlines: dict[str, Outline] = {}
+        for name, place in self.places.items():
+            with _named(name):
+                here = outlines[name] = outline(place, base=self.config.adapter_base or None)
+                check_compatible(self.outline, here, texts=())
+                if here.adapter is not None:
+                    check_package("peft", f"{shown_path(place)} is a LoRA adapter")
+        return outlines
 
+    def _copies(self) -> Iterator[str]:
+        """Refuse an injected model or a reference that is another's copy, by its weights alone;
+        yield the candidates that are."""
+        seen: dict[str, str] = {}
+        for name, place in self.places.items():
+            label = f"candidate {name}" if name in self.candidates else name
+            first = seen.setdefault(self.digests[place].weights, label)
+            if first == label:
+                continue
+            if name not in self.candidates:
+                raise PlanError(
+                    f"{shown_path(place)} has the weights of {first}; expected a model that was "
+                    "trained on its own; omit it, or give another",
+                    key="injected" if name == "injected" else "references",
+                )
+            yield f"Candidate {name} has the weights of {first}."
 
-def _earlier_config(path: str) -> dict[str, Any]:
-    """Return what an earlier run fixed: models that are added later are measured by its draw."""
-    run = Run.find(path) if path else None
-    return {} if run is None else run.terms.config
+    def _broken(self) -> list[str]:
+        """Return the candidates that cannot be measured; refuse other broken models, or no sound
+        one: one diverged training of many does not end an audit."""
+        notes: list[str] = []
+        for name, place in self.places.items():
+            try:
+                check_weights(place, self.config.adapter_base or None)
+            except ModelError as error:
+                if name not in self.candidates or len(notes) + 1 == len(self.candidates):
+                    raise ModelError(f"{name}: {error}") from error
+                notes.append(f"Candidate {name} will be reported as failed: {error}.")
+        return notes
 
-
-def _candidates(config: AuditConfig) -> dict[str, str]:
-    """Return the place of each candidate by its name."""
-    candidates = dict(config.candidates)
-    taken = [config.base, config.injected, *config.references, *candidates.values()]
-    if config.candidates_folder:
-        found = find_checkpoints(config.candidates_folder, "candidates_folder")
-        for name, place in found.items():
-            if not any(same_place(place, other) for other in taken):
-                check_candidate_name(name)
-                candidates.setdefault(name, place)
-    return candidates
-
-
-def _left_out(config: AuditConfig) -> Iterator[str]:
-    """Yield which models of the candidates' folder are no candidates, because of another role."""
-    if not config.candidates_folder:
-        return
-    others = [(config.base, "base"), (config.injected, "injected")]
-    others += [(place, "a reference") for place in config.references]
-    for name, place in find_checkpoints(config.candidates_folder, "candidates_folder").items():
-        for other, role in others:
-            if same_place(place, other):
-                yield f"{name} in the candidates folder is given as {role}: it is not a candidate."
-
-
-def _references(config: AuditConfig) -> dict[str, str]:
-    """Return the place of each reference by its name: its folder's, told apart by a number."""
-    places = dict.fromkeys(config.references)
-    if config.references_folder:
-        found = find_checkpoints(config.references_folder, "references_folder")
-        others = [config.base, config.injected, *dict(config.candidates).values()]
-        for place in found.values():
-            if not any(same_place(place, other) for other in (*others, *places)):
-                places[place] = None
-    names: dict[str, str] = {}
-    for place in places:
-        folder = "".join(c if c.isalnum() or c in "._" else "-" for c in Path(place).name)[:60]
-        name, number = f"reference-{folder.strip('-.') or 'model'}", 2
-        while name in names:
-            name, number = f"{name.partition('@')[0]}@{number}", number + 1
-        names[name] = place
-    return names
+    def _check_texts(self, outlines: Mapping[str, Outline]) -> None:
+        """Compare the tokenizers on the texts that are used, and these with what the base reads."""
+        base, setting = self.outline, self.setting
+        asked = (*setting.facts.questions, *(setting.asked_otherwise or ()), *setting.with_evidence)
+        texts = [*(question.text for question in asked), *setting.general_scored]
+        with _named("base"):
+            lengths = token_lengths(base.tokenizer, texts)
+        for name, here in outlines.items():
+            with _named(name):
+                check_compatible(base, here, texts)
+        limit = getattr(base.config, "max_position_embeddings", None)
+        longest = max(lengths[: len(asked)])
+        if isinstance(limit, int) and longest > limit:
+            raise FactsError(
+                f"a prompt with its answer has {longest} tokens; {base.name} reads at most "
+                f"{limit}; shorten it, or its evidence"
+            )
 
 
-# -- checks, the cheap ones first ------------------------------------------------------------------
+def _in_folder(folder: str, key: str, others: Iterable[str]) -> dict[str, str]:
+    """Return the checkpoints in a folder that are not given as something else."""
+    found = find_checkpoints(folder, key) if folder else {}
+    return {n: p for n, p in found.items() if not any(same_place(p, other) for other in others)}
 
 
 def _fact_files(config: AuditConfig) -> dict[str, str]:
     probes = "" if config.generated_probes else str(config.probes)
     files = {"forget": config.forget, "retain": config.retain, "probe": probes}
     return {name: file for name, file in files.items() if file}
-
-
-def _read_facts(config: AuditConfig, candidates: int) -> dict[str, tuple[Fact, ...]]:
-    sets = check_sets(_fact_files(config))
-    if "probe" not in sets and not config.generated_probes:
-        least = certifiability(len(sets["forget"]), 1, candidates, config.rules.alpha).min_probes
-        raise PlanError(
-            "none given; expected never-learned facts to compare the forget facts with; give a "
-            f"file with --probes, or generate some with --probes {max(16, least)}; "
-            f"this design needs at least {least}",
-            key="probes",
-        )
-    return sets
-
-
-def _check_outlines(config: AuditConfig, places: Mapping[str, str]) -> dict[str, Outline]:
-    """Return every model on paper, if its architecture and vocabulary are the base's."""
-    outlines: dict[str, Outline] = {}
-    for name, place in places.items():
-        with _named(name):
-            here = outlines[name] = outline(place, base=config.adapter_base or None)
-            check_compatible(outlines["base"], here, texts=())
-            if here.adapter is not None:
-                check_package("peft", f"{shown_path(place)} is a LoRA adapter")
-    return outlines
 
 
 @contextmanager
@@ -420,82 +457,6 @@ def _named(model: str) -> Iterator[None]:
         yield
     except ModelError as error:
         raise ModelError(f"{model}: {error}") from error
-
-
-def _check_copies(
-    config: AuditConfig,
-    references: Mapping[str, str],
-    candidates: Mapping[str, str],
-    digests: Mapping[str, Digests],
-) -> Iterator[str]:
-    """Refuse an injected model or a reference that is another's copy, by its weights alone; yield
-    the candidates that are."""
-    seen = {digests[config.base].weights: "base"}
-    given = {"injected": config.injected, **{f"candidate {n}": p for n, p in candidates.items()}}
-    given |= {f"reference {shown_path(place)}": place for place in references.values()}
-    for name, place in given.items():
-        first = seen.setdefault(digests[place].weights, name)
-        if first != name and name.startswith("candidate "):
-            yield f"Candidate {name.partition(' ')[2]} has the weights of {first}."
-        elif first != name:
-            expected = "the model trained on the forget data"
-            if name != "injected":
-                expected = "an independent retraining without the forget set"
-            raise PlanError(
-                f"{shown_path(place)} has the weights of {first}; expected {expected}; omit it, or "
-                "give another model",
-                key="injected" if name == "injected" else "references",
-            )
-
-
-def _broken(
-    config: AuditConfig, places: Mapping[str, str], candidates: Mapping[str, str]
-) -> list[str]:
-    """Return the candidates that cannot be measured; refuse other broken models, or no sound one.
-
-    One diverged training of many does not end an audit.
-    """
-    notes: list[str] = []
-    for name, place in places.items():
-        try:
-            check_weights(place, config.adapter_base or None)
-        except ModelError as error:
-            if name not in candidates or len(notes) + 1 == len(candidates):
-                raise ModelError(f"{name}: {error}") from error
-            notes.append(f"Candidate {name} will be reported as failed: {error}.")
-    return notes
-
-
-def _swapped_roles(config: AuditConfig, references: Mapping[str, str]) -> Iterator[str]:
-    """Yield each model given as something else than the record beside it says."""
-    given = [("base", config.base), ("injected", config.injected)]
-    given += [("reference", place) for place in references.values()]
-    for role, place in given:
-        said = read_record(place).get("role", role)
-        if said != role:
-            yield (
-                f"{shown_path(place)} was given as {role}, but its palimpsest.json says that it "
-                f"was made as {said}; check that models are not swapped."
-            )
-
-
-def _check_texts(task: AuditTask, outlines: Mapping[str, Outline]) -> None:
-    """Compare the tokenizers on the texts that are used, and these with what the base reads."""
-    base, setting = task.outline, task.setting
-    asked = (*setting.facts.questions, *(setting.asked_otherwise or ()), *setting.with_evidence)
-    texts = [*(question.text for question in asked), *setting.general_scored]
-    with _named("base"):
-        lengths = token_lengths(base.tokenizer, texts)
-    for name, here in outlines.items():
-        with _named(name):
-            check_compatible(base, here, texts)
-    limit = getattr(base.config, "max_position_embeddings", None)
-    longest = max(lengths[: len(asked)])
-    if isinstance(limit, int) and longest > limit:
-        raise FactsError(
-            f"a prompt with its answer has {longest} tokens; {base.name} reads at most {limit}; "
-            "shorten it, or its evidence"
-        )
 
 
 def _recipe(place: str) -> dict[str, Any]:

@@ -6,13 +6,12 @@ One step of training and one page of scoring are timed on the model itself; the 
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from palimpsest.cell.plan import CellPlan, Commanded, Trained
 from palimpsest.cell.steps import Effort, StepList
 from palimpsest.cell.work import CellWork
-from palimpsest.config.sections import Injection
 from palimpsest.models.checkpoint import outline
 from palimpsest.models.device import check_room
 from palimpsest.models.tokenizer import token_ids
@@ -20,38 +19,13 @@ from palimpsest.models.train import text_loss, train
 from palimpsest.run.local import gpus
 from palimpsest.run.status import duration
 from palimpsest.run.store import Run
-from palimpsest.schema import build
 from palimpsest.scoring.answers import score
-from palimpsest.stats.models import Role
-from palimpsest.stats.rules import CONTROL_MIXTURES
 
 GB = 1e9
 RUNTIME = 6e8
 """Bytes that Python, torch and a tokenizer take before any model."""
 ACTIVATIONS = 20
 """Values that a layer keeps for the backward pass, per token and unit of the model's width."""
-
-
-@dataclass(frozen=True)
-class ReferencePrice:
-    """What one more reference of an audit costs, on one worker."""
-
-    measuring: float
-    """Seconds to measure it, and the mixtures made of it."""
-    training_steps: int
-    """Of the injected model's recipe, where the record beside it says it; else 0."""
-    training: float
-    """Seconds to train it by that recipe."""
-
-    def line(self) -> str:
-        """Return the price as one sentence."""
-        measuring = f"Measuring one more reference takes about {duration(self.measuring)}"
-        if not self.training_steps:
-            return f"{measuring}; training it takes as long as training the injected model did."
-        return (
-            f"{measuring}, training it about {duration(self.training)} ({self.training_steps} "
-            "steps, by the injected model's recipe), on one worker."
-        )
 
 
 @dataclass(frozen=True)
@@ -68,8 +42,8 @@ class Estimate:
     """To do, as are the seconds."""
     stored: int
     """Steps that the run folder holds already."""
-    reference: ReferencePrice
-    """Of the last cell's base."""
+    model: float
+    """Seconds to measure one model, on one worker."""
 
     def line(self, workers: int) -> str:
         """Return the estimate as one line."""
@@ -100,7 +74,7 @@ def estimate_cells(specs: Mapping[str, CellPlan], out: Path | None = None) -> Es
 
     out: the run folder, if there is one already.
     """
-    seconds, memory, disk, steps, stored = 0.0, 0.0, 0.0, 0, 0
+    seconds, memory, disk, model, steps, stored = 0.0, 0.0, 0.0, 0.0, 0, 0
     run = Run.find(out) if out is not None else None
     tried: dict[str, tuple[CellWork, Speed]] = {}
     for cell, spec in specs.items():
@@ -119,8 +93,8 @@ def estimate_cells(specs: Mapping[str, CellPlan], out: Path | None = None) -> Es
         trained = made + (0 if spec.measured else made + 2 * len(spec.methods))
         disk = max(disk, trained * work.loaded.parameters * 4.0)
         steps, stored = steps + len(left), stored + len(planned) - len(left)
-        price = _reference_price(spec, listed, speed)
-    return Estimate(seconds, memory, disk, steps, stored, price)
+        model = speed.seconds(listed.measuring)
+    return Estimate(seconds, memory, disk, steps, stored, model)
 
 
 def _measure(work: CellWork) -> Speed:
@@ -141,21 +115,6 @@ def _measure(work: CellWork) -> Speed:
     if not work.spec.measured:
         return Speed(step, 0.0)
     return Speed(step, _timed(lambda: score(work.nets([work.base]), setting.sheet)))
-
-
-def _reference_price(spec: CellPlan, listed: StepList, speed: Speed) -> ReferencePrice:
-    more = len(spec.of(Role.REFERENCE)) < CONTROL_MIXTURES
-    mixtures = len(spec.rules.control_shares) if more else 0
-    record = next((entry.model.recipe for entry in spec.of(Role.INJECTED)), {})
-    keys = asdict(Injection())
-    known = {key: record[key] for key in keys} if keys.keys() <= record.keys() else {}
-    recipe = build(Injection, known)
-    training = Effort(recipe.steps * (recipe.fact_items + recipe.general_items))
-    return ReferencePrice(
-        speed.seconds(listed.measuring * (1 + mixtures)),
-        recipe.steps if known else 0,
-        speed.seconds(training),
-    )
 
 
 def _timed(action: Callable[[], object]) -> float:

@@ -101,8 +101,6 @@ class CellPlan:
     """Whether models are scored; otherwise their weights are the product."""
     base_known: bool = True
     """Whether the base was given; otherwise the injected model stands in for its architecture."""
-    facts: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
-    """Ids and relations of the facts by set, for the record; no question or answer of a user's."""
 
     def of(self, *roles: Role) -> tuple[SourcedModel, ...]:
         """Return the models of these roles."""

@@ -64,12 +64,11 @@ class StudyTask(CellTask):
     def build(self, cell: str) -> CellPlan:
         """Return the plan of a cell."""
         config, planned = self.config, planned_cell(*self.fixed, cell)
-        texts = self.texts(cell)
         return sourced(
             planned,
             trained_source,
             base=Given(config.place(planned.title), self.bases[planned.title]),
-            setting=texts,
+            setting=self.texts(cell),
             methods=self.methods,
             plugins=tuple(self.plugins.items()),
             unlearning=config.unlearning,
@@ -77,10 +76,6 @@ class StudyTask(CellTask):
             sealed_pool=self.sealed if config.known_label else None,
             oracle="reference",
             measure_plugins=tuple(self.measure_plugins.items()),
-            facts=tuple(
-                (name, tuple((fact.id, fact.relation) for fact in facts))
-                for name, facts in texts.facts.sets().items()
-            ),
         )
 
     def fix(self) -> tuple[Terms, Roster]:

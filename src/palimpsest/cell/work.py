@@ -81,12 +81,13 @@ class CellWork(CellModels):
         records = {model.name: model.to_json() for model in models}
         for name, outcome in outcomes.items():
             records.setdefault(name, {"name": name}).update(outcome)
-        beacon = self.spec.setting.beacon
+        beacon, sets = self.spec.setting.beacon, self.spec.setting.facts.sets()
         return described | {
             "model": self.spec.title,
             "seed": self.spec.seed,
             "models": [record for record in records.values() if self._shown(record)],
-            "facts": {name: [list(fact) for fact in facts] for name, facts in self.spec.facts},
+            # No question or answer of a user's.
+            "facts": {name: [[f.id, f.relation] for f in facts] for name, facts in sets.items()},
             "beacon": None if beacon is None else beacon.record(),
             "dose": self._chosen_rate(),
             "headroom": "headroom" in self.step_named,

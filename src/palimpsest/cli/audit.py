@@ -104,9 +104,9 @@ def audit(
     else:
         config = load_config(AuditConfig, values, request)
     from palimpsest.api import judge
-    from palimpsest.cell.audit import audit_task
+    from palimpsest.cell.audit import AuditTask
 
-    task = audit_task(config, resumed=run.reuse)
+    task = AuditTask(config, run.reuse)
     if unknown := [name for name in require or () if name not in task.candidates]:
         known = ", ".join(task.candidates)
         raise PlanError(f"expected some of {known}, got {unknown[0]!r}", key="require")
