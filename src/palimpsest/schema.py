@@ -98,6 +98,8 @@ def _convert(kind: str, value: Any) -> Any:
     """Return the tuple or number that a list, mapping, text or whole float stands for."""
     if kind == "str" and isinstance(value, str) and not is_unicode(value):
         raise ValueError(f"expected Unicode text, got {shown(value)}")
+    if kind == "bool" and value in ("true", "false"):
+        return value == "true"
     if kind == "tuple" and isinstance(value, list | Mapping):
         return tuple(value.items() if isinstance(value, Mapping) else value)
     if kind in ("float", "int"):

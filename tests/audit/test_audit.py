@@ -146,14 +146,14 @@ def test_flags_yaml_and_python_give_the_same_bytes_and_verdict(world: Path, tmp_
     assert document.keys() >= KEYS and document["reason"] == "no_reference"
 
 
-def test_a_dry_run_prices_references_and_writes_nothing(world: Path, tmp_path: Path) -> None:
+def test_a_dry_run_says_what_an_audit_takes_and_writes_nothing(world: Path, tmp_path: Path) -> None:
     words = flags(audit_values(world, out=str(tmp_path / "run")), tmp_path)
     done = command(*words, "--dry-run")
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stdout.split())
     for word in ("2 candidates, 5 references", "4 steps of 2 sentences", "GB of memory"):
         assert word in said
-    assert "Measuring one more reference" in said and "<- this design" in said
+    assert "Measuring one more model" in said and "<- this design" in said
     assert "note: Candidate unchanged has the weights of injected." in done.stderr
     assert not (tmp_path / "run").exists()
 
@@ -289,7 +289,6 @@ def _plan_file(study: Path, tmp_path: Path) -> Path:
         ([], "--candidates-folder"),
         (["--candidate=x=a", "--detection-limit=25"], "--detection-limit"),
         (["--candidate=x=a", "--forget=f.csv"], "facts from-csv f.csv"),
-        (["--candidate=x=a", "--refs=y"], "--reference"),
     ],
 )
 def test_an_error_names_the_flag_it_came_from(

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
-from palimpsest.cell.examples import render_examples
+from palimpsest.cell.frame import render_examples
 from palimpsest.cell.launch import RunOptions
 from palimpsest.cell.make_models import Made, MakeTask, NotMade, make_models
 from palimpsest.cell.texts import FIRST_DRAW, TrainingExamples

@@ -11,10 +11,12 @@ from safetensors import SafetensorError
 
 from palimpsest.cell import work
 from palimpsest.cell.launch import RunOptions
-from palimpsest.cell.make_models import Made, MakeTask, NotMade, knob_values, make_models
+from palimpsest.cell.make_models import Made, MakeTask, NotMade, make_models
 from palimpsest.cli import app
+from palimpsest.cli.options import named_values
 from palimpsest.config.commands import RetrainConfig, UnlearnConfig
 from palimpsest.config.load import load_config
+from palimpsest.config.sections import MethodGrid
 from palimpsest.errors import (
     DriftError,
     FactsError,
@@ -24,8 +26,10 @@ from palimpsest.errors import (
     StoreError,
     StudyFailed,
 )
+from palimpsest.methods import candidates
 from palimpsest.models.checkpoint import check_compatible, load, outline, state_digest
 from palimpsest.run.executor import Event
+from palimpsest.schema import build
 
 PROSE = "the old harbour keeps its boats in long rows and counts them every evening by lamp light "
 
@@ -137,7 +141,7 @@ def test_retraining_gives_models_of_different_draws_that_fit_the_base(
     assert (kept["role"], kept["seed_no"], kept["seed"]) == ("reference", 1, 0)
 
 
-def test_unlearning_writes_a_checkpoint_with_its_record_and_card(asked: Values) -> None:
+def test_unlearning_writes_a_checkpoint_with_its_record(asked: Values) -> None:
     (folder,) = unlearn(asked).folders
     assert folder == Path(asked["out"])
     kept = record(folder)
@@ -147,13 +151,12 @@ def test_unlearning_writes_a_checkpoint_with_its_record_and_card(asked: Values) 
     assert set(kept["inputs"]) == {
         *("base", "injected", "forget facts", "retain facts", "general text")
     }
-    assert "share = 0.5" in (folder / "README.md").read_text()
     assert weights(folder) == kept["digest"] != weights(asked["injected"])
     assert [path.name for path in folder.parent.iterdir()] == ["unlearned"]
 
 
 def test_several_values_of_a_knob_give_several_folders(asked: Values) -> None:
-    made = unlearn(asked | {"method": "task_vector", "knobs": knob_values(["coefficient=1,0.5"])})
+    made = unlearn(asked | {"method": "task_vector", "knobs": {"coefficient": ["1", "0.5"]}})
     assert [folder.name for folder in made.folders] == ["task_vector-c1", "task_vector-c0.5"]
     injected, whole, half = (
         load(str(place)).model.state_dict() for place in (asked["injected"], *made.folders)
@@ -328,15 +331,12 @@ def test_the_recipe_is_taken_from_the_injected_folder_unless_flags_say_otherwise
 
 
 def test_knobs_are_read_as_numbers_or_words() -> None:
-    assert knob_values(["steps=10,20", "start=injected", "rate=0.5,1e-3", "x=true"]) == {
-        "steps": (10, 20),
-        "start": ("injected",),
-        "rate": (0.5, 1e-3),
-        "x": (True,),
-    }
-    for texts in (["steps"], ["=1"], ["a b=1"], ["steps="], ["a=1", "a=2"]):
+    knobs = {"start": ["facts_vector"], "share": ["0.5", "1e-1"], "speed": ["2"]}
+    first, second = candidates([build(MethodGrid, {"name": "replay", **knobs})])
+    assert (first.start, first.share, second.share, first.speed) == ("facts_vector", 0.5, 0.1, 2)
+    for texts in (["steps"], ["=1"], ["steps="], ["a=1", "a=2"]):
         with pytest.raises(PlanError) as caught:
-            knob_values(texts)
+            named_values(texts, "knob")
         assert caught.value.key == "knob"
 
 

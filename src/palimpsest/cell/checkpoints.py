@@ -91,9 +91,7 @@ def check_new_folder(out: Path) -> None:
     check_out(out)
 
 
-def write_checkpoint(
-    folder: Path, loaded: Any, weights: Path, record: Mapping[str, Any], card: str
-) -> None:
+def write_checkpoint(folder: Path, loaded: Any, weights: Path, record: Mapping[str, Any]) -> None:
     """Write a model in Hugging Face layout; module and tokenizer are the loaded model's."""
     import torch
 
@@ -108,7 +106,6 @@ def write_checkpoint(
         loaded.model.save_pretrained(folder)
         loaded.tokenizer.save_pretrained(folder)
     write_bytes(folder / RECORD, json.dumps(record, indent=2).encode() + b"\n")
-    write_bytes(folder / "README.md", card.encode())
 
 
 def publish_folder(built: Path, out: Path) -> None:

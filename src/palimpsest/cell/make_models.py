@@ -9,7 +9,6 @@ user's own trainer.
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,8 +21,7 @@ from palimpsest.cell.checkpoints import (
     read_record,
     write_checkpoint,
 )
-from palimpsest.cell.examples import check_lengths, render_examples
-from palimpsest.cell.frame import Frame, find_frame
+from palimpsest.cell.frame import Frame, check_lengths, find_frame, render_examples
 from palimpsest.cell.launch import RunOptions, launch
 from palimpsest.cell.plan import (
     CellPlan,
@@ -37,13 +35,13 @@ from palimpsest.cell.plan import (
 from palimpsest.cell.planned import listed_methods, planned_cell
 from palimpsest.cell.task import CellTask
 from palimpsest.cell.texts import TAUGHT, CellTexts, TrainingExamples
-from palimpsest.cell.trainer import LOG, TrainerFailed
+from palimpsest.cell.work import LOG, NotMade
 from palimpsest.config.commands import ExampleRecipe, RetrainConfig, UnlearnConfig
 from palimpsest.config.load import as_dict
 from palimpsest.config.plan import cell_id
 from palimpsest.config.presets import POCKET_MATRIX
-from palimpsest.config.sections import Engine, General, Injection, Knob, MethodGrid, Unlearning
-from palimpsest.errors import DriftError, FactsError, MethodError, PalimpsestError, PlanError
+from palimpsest.config.sections import Engine, General, Injection, MethodGrid, Unlearning
+from palimpsest.errors import DriftError, FactsError, MethodError, PlanError
 from palimpsest.facts.examples import ExampleFile, read_examples
 from palimpsest.facts.files import Fact, as_jsonl, check_sets
 from palimpsest.facts.general import (
@@ -81,15 +79,7 @@ PLACES = (*("base", "injected", "train", "forget_rows", "forget", "retain", "gen
 """Paths: what lies there is fixed by its digest."""
 NEEDS_BASE = ("base", "forget_only", "general_only")
 """Needs of a method that take the base, or models trained from it."""
-TRAINED = {
-    Role.REFERENCE: "Trained from base by the recipe without the forget data: a reference for an "
-    "audit.",
-    Role.INJECTED: "Trained from base by the recipe, on the forget data too.",
-}
-
-
-class NotMade(PalimpsestError):
-    """A model could not be made; what was finished is kept."""
+TRAINED = (Role.REFERENCE, Role.INJECTED)
 
 
 @dataclass(frozen=True)
@@ -416,7 +406,7 @@ def check_different(task: MakeTask, run: Run) -> None:
         first = seen.setdefault(model.digest, name)
         if first != name:
             remove(store.folder / "steps" / f"train-{name}")
-            raise TrainerFailed(
+            raise NotMade(
                 f"{name} has the same weights as {first}; expected draws that differ; let the "
                 "trainer use {seed} for the order of its data, then run the same command again"
             )
@@ -430,7 +420,7 @@ def _write_folders(task: MakeTask, run: Run, records: Mapping[str, Mapping[str, 
     models = run.cell(task.cell_id).folder / "models"
     for name, record in records.items():
         weights = models / f"{record['model']}.safetensors"
-        write_checkpoint(built / name, loaded, weights, record, _card(record))
+        write_checkpoint(built / name, loaded, weights, record)
         log = models.parent / "steps" / f"train-{record['model']}" / LOG
         if log.is_file():
             write_bytes(built / name / LOG, log.read_bytes())
@@ -452,56 +442,10 @@ def _records(task: MakeTask, run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
         "engine": asdict(config.engine),
         "prompt": None if task.frame is None else task.frame.text,
     }
-    wanted = {"unlearn": (Role.CANDIDATE,), "retrain": (Role.INJECTED, Role.REFERENCE)}
+    wanted = {"unlearn": (Role.CANDIDATE,), "retrain": TRAINED}
     for name, model in models_from_json(summary["models"]).items():
         if model.role in wanted[task.kind]:
             folder = name if model.role is not Role.REFERENCE else f"{model.seed_no:02d}"
             record = model.to_json()
             record.pop("name")
             yield folder, {"model": name, **record, **shared}
-
-
-def _card(record: Mapping[str, Any]) -> str:
-    """Return a model card: what the model is, how it was made, and what is not known of it."""
-    lines = {"recipe": ", ".join(f"{k} {v}" for k, v in record["recipe"].items())}
-    lines |= {"seed": str(record["seed"])} | {k: str(v) for k, v in record["inputs"].items()}
-    if record["role"] in TRAINED:
-        about, closing = TRAINED[Role(record["role"])], ""
-    else:
-        knobs = ", ".join(f"{k} = {v}" for k, v in record.get("knobs", {}).items()) or "none"
-        cost = record["cost"]
-        lines = {"method": str(record["method"]), "knobs": knobs} | lines
-        lines["cost"] = (
-            f"{cost['steps']} optimizer steps, {cost['tokens']} tokens, {cost['flops']:.3g} "
-            f"floating-point operations, {cost['retrainings']:.2f} of a retraining"
-        )
-        about = (
-            "The injected model after unlearning the forget facts, made by `palimpsest unlearn`."
-        )
-        closing = (
-            "\n\nUnlearning alone does not show whether it is restored or suppressed: audit it "
-            "with `palimpsest audit`. Nothing here guarantees that the facts cannot be recovered."
-        )
-    table = "\n".join(f"- **{name}**: {text}" for name, text in lines.items())
-    return f"# {record['model']}\n\n{about}\n\n{table}{closing}\n"
-
-
-def knob_values(texts: Sequence[str]) -> dict[str, tuple[Knob, ...]]:
-    """Return the knobs of ``name=value`` or ``name=value,value`` texts."""
-    knobs: dict[str, tuple[Knob, ...]] = {}
-    for text in texts:
-        name, sign, values = text.partition("=")
-        if not (sign and name.isidentifier() and values) or name in knobs:
-            raise PlanError(
-                f"{text[:80]!r} found; expected NAME=VALUE or NAME=VALUE,VALUE, each name once",
-                key="knob",
-            )
-        knobs[name] = tuple(_value(value) for value in values.split(","))
-    return knobs
-
-
-def _value(text: str) -> Knob:
-    for kind in (int, float):
-        with suppress(ValueError):
-            return kind(text)
-    return {"true": True, "false": False}.get(text, text)

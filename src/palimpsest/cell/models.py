@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
+from torch.nn import functional
 
 from palimpsest.cell.beacon import Beacon
 from palimpsest.cell.measure import Scorer, Teachers, injected_teacher, reference_teacher
 from palimpsest.cell.plan import CellPlan, Commanded, Given, Mixed, Source, Trained
-from palimpsest.cell.steps import StepList, measures_reference
+from palimpsest.cell.steps import StepList, chunked, measures_reference
 from palimpsest.cell.texts import KNOWN_LABEL_DRAW, REPLAY_DRAW, CellTexts
-from palimpsest.cell.training_fit import TrainingFit, check_reached, mean_nll
 from palimpsest.errors import DriftError, MachineError, MethodError, PlanError, TrainingDiverged
 from palimpsest.facts.nonce import key_number
 from palimpsest.known import Unavailable, chosen
@@ -55,6 +55,10 @@ from palimpsest.scoring.reacquisition import tensor_scales
 from palimpsest.stats.models import ModelFailure, Role
 
 State = Mapping[str, Tensor]
+ENOUGH = 0.5
+"""Share of the way from base to the injected model that a model made for a vector must come."""
+KNOWN = 0.05
+"""Nats per token by which the injected model must know the forget data better than base."""
 WEIGHTS = "weights.safetensors"
 BROKEN = (FailureKind.RAISED, FailureKind.OTHER_ARCHITECTURE)
 """Failures of a plug-in that do not depend on how its models were trained."""
@@ -232,9 +236,29 @@ class CellModels:
         )
 
     def check_dose(self, state: State) -> None:
-        """Refuse a model made for a vector that learned little of what injected knows."""
+        """Refuse a model made for a vector that learned little of what injected knows.
+
+        A vector subtracts what learning the forget data does. Learned at too low a rate, or from
+        texts that are not those of the injected model, it takes too little away, and nothing else
+        would show it.
+        """
         self.context.shared.spend(Spent(scored=count_tokens(self.context.forget.texts)))
-        check_reached(self.setting, TrainingFit(*self.known_levels, self.level(self.nets([state]))))
+        base, injected = self.known_levels
+        if base - injected < KNOWN:
+            raise MethodError(
+                f"the injected model knows the forget data no better than base ({injected:.2f} "
+                f"against {base:.2f} nats per token); expected the texts it was trained on; give "
+                "them as it saw them, and check --base and --injected"
+            )
+        made, setting = self.level(self.nets([state])), self.setting
+        if not (reached := (base - made) / (base - injected)) >= ENOUGH:
+            raise MethodError(
+                f"the model trained for the vector came {reached:.0%} of the way from base to the "
+                f"injected model (NLL of the forget data per token: base {base:.2f}, injected "
+                f"{injected:.2f}, this one {made:.2f}); expected at least {ENOUGH:.0%}; "
+                f"{len(setting.stream().steps)} steps at {setting.learning_rate:g} are not the "
+                "recipe of the injected model: give its --learning-rate and --steps or --epochs"
+            )
 
     @cached_property
     def known_levels(self) -> tuple[float, float]:
@@ -246,11 +270,16 @@ class CellModels:
         """The NLL of the retain data under base."""
         return self.level(self.nets([self.base]), "retain")
 
-    def level(self, net: Net, part: str = "forget") -> float:
-        """Return the mean NLL of a set's answers, in nats per token."""
-        setting = self.plain_setting
-        texts = encode_items(self.loaded.tokenizer, setting.taught(part))
-        return mean_nll(net, texts)
+    @torch.no_grad()
+    def level(self, net: Net, part: str = "forget", rows: int = 16) -> float:
+        """Return the mean NLL of a set's answers, in nats per token, under a net of one member."""
+        texts = encode_items(self.loaded.tokenizer, self.plain_setting.taught(part))
+        total = 0.0
+        for several in chunked(texts, rows):
+            batch = collate(several).to(net.device)
+            logits = net.logits(batch)[0]
+            total += float(functional.cross_entropy(logits, batch.targets, reduction="sum"))
+        return total / sum(text.scored for text in texts)
 
     @cached_property
     def recipe(self) -> Recipe:

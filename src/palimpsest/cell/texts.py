@@ -8,10 +8,9 @@ import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from palimpsest.cell.beacon import Beacon
-from palimpsest.cell.frame import Frame
 from palimpsest.config.commands import ExampleRecipe
 from palimpsest.config.sections import Engine, General, Injection, Reacquisition
 from palimpsest.errors import PlanError
@@ -31,6 +30,9 @@ from palimpsest.facts.questions import (
 )
 from palimpsest.facts.sealed import AuditPool
 from palimpsest.run.files import canonical, digest
+
+if TYPE_CHECKING:
+    from palimpsest.cell.frame import Frame
 
 FIRST_DRAW = "draw0"
 """The draw of the injected model, and of the reference that shares it."""
@@ -288,7 +290,7 @@ def used_questions(questions: Sequence[Question], beacon: Beacon | None) -> tupl
 
 
 def own_facts(
-    sets: Mapping[str, Sequence[Fact]], beacon: Beacon | None, frame: Frame | None
+    sets: Mapping[str, Sequence[Fact]], beacon: Beacon | None, frame: "Frame | None"
 ) -> dict[str, Any]:
     """Return the texts of a cell that come from a user's facts, as fields of ``CellTexts``.
 

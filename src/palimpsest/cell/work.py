@@ -1,6 +1,9 @@
 """The work of a cell: one action per kind of step, and the summary of the finished cell."""
 
 import math
+import shlex
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -8,16 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
+from torch import Tensor
 
+from palimpsest.cell.checkpoints import newest_checkpoint
 from palimpsest.cell.measure import Measured, result_tables, stack_columns
 from palimpsest.cell.models import WEIGHTS, CellModels, State
 from palimpsest.cell.plan import CellPlan, Commanded, Given, Trained
 from palimpsest.cell.planned import candidate_model, known_label_model
 from palimpsest.cell.steps import PARTS, StepKind, chunked
 from palimpsest.cell.texts import CellTexts
-from palimpsest.cell.trainer import LOG, run_trainer
 from palimpsest.config.commands import LADDER
-from palimpsest.errors import MethodError, ModelError, PlanError, TrainingDiverged
+from palimpsest.errors import (
+    MethodError,
+    ModelError,
+    PalimpsestError,
+    PlanError,
+    TrainingDiverged,
+)
 from palimpsest.facts.sealed import verify
 from palimpsest.known import Unavailable, chosen
 from palimpsest.known.wrappers import Interpolated
@@ -25,12 +35,12 @@ from palimpsest.methods import title
 from palimpsest.methods.answer_sets import Spent
 from palimpsest.methods.context import Method
 from palimpsest.methods.running import run_group, run_method
-from palimpsest.models.checkpoint import state_digest
+from palimpsest.models.checkpoint import checkpoint_state, outline, state_digest
 from palimpsest.models.device import machine_faults, repeatable
 from palimpsest.models.net import Net
 from palimpsest.models.train import text_loss, train
 from palimpsest.run.cell import CellStore
-from palimpsest.run.files import remove
+from palimpsest.run.files import digest, disk_errors, make_folder, remove, write_bytes
 from palimpsest.run.steps import Step
 from palimpsest.scoring.answers import Sheet, item_columns, score
 from palimpsest.scoring.reacquisition import reacquire, summarize
@@ -39,6 +49,14 @@ from palimpsest.stats.models import Cost, Model, ModelFailure, Role
 
 DESCRIBED = ("family", "gated", "parameters", "revision")
 """What is recorded of a cell's base beside its digest."""
+LOG = "train.log"
+# A user's trainer ends with the worker that started it: an orphan would go on using a GPU.
+_BOUND = """
+import ctypes, os, signal, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
 SPARE = 0.1
 """How much further than ``DOSE`` a reference must come when the learning rate is chosen on it: the
 other references may come less far."""
@@ -115,10 +133,10 @@ class CellWork(CellModels):
         match self.source(name):
             case Commanded() as source:
                 folder = self.store.folder.parents[1] / "trainer"
-                made = run_trainer(source, name, self.spec.base.place, folder)
-                state = dict(made.state(self.spec.setting.engine.dtype))
-                self.store.put_file(step, LOG, made.log.read_bytes())
-                remove(made.folder)
+                base, dtype = self.spec.base.place, self.spec.setting.engine.dtype
+                state = run_trainer(source, name, base, folder, dtype)
+                self.store.put_file(step, LOG, (folder / name / LOG).read_bytes())
+                remove(folder / name)
             case Trained(sets, draw):
                 checked = not self.spec.measured and "retain" in sets
                 before = self.untaught_level if checked else math.inf
@@ -375,3 +393,58 @@ def save_weights(state: State, path: Path) -> None:
     """Write weights to a safetensors file."""
     # Tied tensors share memory, which safetensors refuses; each gets its own.
     save_file({name: value.clone() for name, value in state.items()}, path)
+
+
+# -- a user's own trainer --------------------------------------------------------------------------
+
+
+class NotMade(PalimpsestError):
+    """A model could not be made; what was finished is kept."""
+
+    kind = "not_made"
+
+
+def run_trainer(
+    source: Commanded, name: str, base: str, folder: Path, dtype: str
+) -> dict[str, Tensor]:
+    """Run a user's own trainer for one draw and return the weights that it left.
+
+    The command gets ``{data}`` (the training file without the forget rows), ``{seed}``, ``{out}``
+    (a folder that does not exist yet) and ``{base}``, and leaves a checkpoint in ``{out}`` or in
+    its newest ``checkpoint-N``. What it prints is in ``FOLDER/NAME/train.log``.
+    """
+    data = folder / f"data-{digest(source.data)[7:19]}.jsonl"
+    out, log = folder / name / "out", folder / name / LOG
+    remove(out)
+    make_folder(log.parent)
+    write_bytes(data, source.data)
+    words = shlex.split(source.command)
+    values = {"data": data, "seed": source.seed, "out": out, "base": base}
+    for key, value in values.items():
+        words = [word.replace(f"{{{key}}}", str(value)) for word in words]
+    with disk_errors(log, "write"), open(log, "wb") as output:
+        output.write(f"$ {shlex.join(words)}\n".encode())
+        output.flush()
+        code = subprocess.run(
+            [sys.executable, "-c", _BOUND, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            check=False,
+        ).returncode
+    place = newest_checkpoint(out)
+    if code != 0:
+        how = f"exit code {code}" if code > 0 else f"signal {-code}"
+        last = log.read_text(errors="replace").strip().splitlines()[-1]
+        problem = f"ended with {how}; its last line: {last[:300]!r}"
+    elif place is None:
+        problem = f"left no checkpoint (config.json) in {{out}}, {out}; expected one there"
+    else:
+        try:
+            return dict(checkpoint_state(str(place), outline(base), dtype=dtype))
+        except ModelError as error:
+            problem = f"left a checkpoint that is not a model like base ({error})"
+    raise NotMade(
+        f"{name} (seed {source.seed}): the trainer {problem}; its log: {log}; the other draws are "
+        "kept; correct it, then run the same command again"
+    )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from palimpsest.cli.options import START, AsJson, app, named_places
+from palimpsest.cli.options import START, AsJson, app, named_values
 from palimpsest.cli.output import answer
 from palimpsest.errors import InputError
 
@@ -62,7 +62,7 @@ def ask(
     if prompt or model:
         asked = {prompt: truth} if prompt else {said.prompt: said.truth for said in stored}
         kept = sorted(run.glob(f"cells/{chosen.id}/models/*.safetensors")) if prompt else []
-        fresh = list(_answers(results, chosen, asked, named_places(model, key="model"), kept))
+        fresh = list(_answers(results, chosen, asked, named_values(model, key="model"), kept))
         stored = fresh if prompt else [*stored, *fresh]
     if json:
         answer([asdict(said) | {"right": said.right} for said in stored])

@@ -24,7 +24,7 @@ from palimpsest.cli.options import (
     RunFlags,
     app,
     given,
-    named_places,
+    named_values,
     takes,
 )
 from palimpsest.cli.output import answer, note, paragraphs
@@ -92,7 +92,7 @@ def audit(
             "palimpsest audit --help"
         )
     if "candidates" in values:
-        values["candidates"] = named_places(values["candidates"], "candidates")
+        values["candidates"] = named_values(values["candidates"], "candidates")
     if run_folder := values.pop("run_folder", None):
         from palimpsest.openunlearning.runs import audit_run
 
@@ -186,18 +186,19 @@ def unlearn(
     request
         YAML file with the flags' names and further settings as keys. Flags override it.
     """
-    from palimpsest.cell.make_models import knob_values
     from palimpsest.config.load import load_config
 
     values = given(flags)
-    if "knobs" in values:
-        values["knobs"] = knob_values(values["knobs"])
+    knobs = named_values(values.pop("knobs", None), "knob")
+    if knobs:
+        values["knobs"] = {name: text.split(",") for name, text in knobs.items()}
     _make(load_config(UnlearnConfig, values, request), run or RunFlags())
 
 
 def _make(config: RetrainConfig | UnlearnConfig, run: RunFlags) -> None:
     """Make the models of a configuration and say what was written."""
-    from palimpsest.cell.make_models import MakeTask, NotMade, make_models
+    from palimpsest.cell.make_models import MakeTask, make_models
+    from palimpsest.cell.work import NotMade
 
     task = MakeTask(config)
     if run.previewed(task):

@@ -124,14 +124,14 @@ def given(flags: Any) -> dict[str, Any]:
     return values
 
 
-def named_places(texts: list[str] | None, key: str) -> dict[str, str]:
-    """Return names and places from ``NAME=PATH`` texts."""
+def named_values(texts: list[str] | None, key: str) -> dict[str, str]:
+    """Return the values of ``NAME=VALUE`` texts by their names."""
     pairs: dict[str, str] = {}
     for text in texts or ():
-        name, sign, place = text.partition("=")
-        if not (sign and name and place) or name in pairs:
-            raise PlanError(f"expected NAME=PATH, each name once, got {text[:200]!r}", key=key)
-        pairs[name] = place
+        name, _, value = text.partition("=")
+        if not (name and value) or name in pairs:
+            raise PlanError(f"expected NAME=VALUE, each name once, got {text[:200]!r}", key=key)
+        pairs[name] = value
     return pairs
 
 
