@@ -93,7 +93,7 @@ def test_the_injected_model_is_excluded_and_the_retrained_one_survives(tiny_audi
     assert not verdict.finding("retrained").excluded
     assert verdict.reference_count == 5 and len(cell.evaluation.references) == 5
     shares = {model.share for model in cell.models.values() if model.role == "control"}
-    assert shares == {0.5, 0.25, 0.1, 0.05}
+    assert shares == {0.25, 0.1}
     assert not Run.open(tiny_audit).verify()
     assert (tiny_audit / "report" / "index.html").is_file()
 
@@ -289,6 +289,7 @@ def _plan_file(study: Path, tmp_path: Path) -> Path:
         ([], "--candidates-folder"),
         (["--candidate=x=a", "--detection-limit=25"], "--detection-limit"),
         (["--candidate=x=a", "--forget=f.csv"], "facts from-csv f.csv"),
+        (["--candidate=x=a", "--referenc=y"], "--reference"),
     ],
 )
 def test_an_error_names_the_flag_it_came_from(
@@ -356,7 +357,8 @@ def test_references_measured_before_are_not_measured_again(
         audit_values(world, references=2, out=str(tmp_path / "two")), reuse=str(tiny_audit)
     )
     assert steps == [] and answer.verdict is not None
-    assert answer.verdict.reason == "no_reference" and answer.verdict.reference_count == 2
+    assert not answer.certified and answer.verdict.reference_count == 2
+    assert all(finding.comparison is None for finding in answer.verdict.findings)
 
 
 def test_the_order_of_models_does_not_matter(world: Path, finished: Path) -> None:
@@ -466,10 +468,12 @@ def test_a_control_that_cannot_be_built_is_named_as_missing(
         raise Unavailable("their weights are quantized")
 
     monkeypatch.setattr(models, "Interpolated", refuse)
-    values = audit_values(world, out=str(tmp_path / "run"), rules={"control_shares": [0.2, 0.1]})
+    values = audit_values(
+        world, out=str(tmp_path / "run"), rules={"control_shares": [0.2, 0.15, 0.1]}
+    )
     _, answer = counted(values, reuse=str(tiny_audit))
     assert answer.verdict is not None and answer.verdict.reason == "underpowered"
-    missing = [control for control in answer.document["controls"] if control["share"]]
+    missing = [c for c in answer.document["controls"] if c["share"] in (0.2, 0.15)]
     assert len(missing) == 10 and all(control["missing"] for control in missing)
 
 
