@@ -11,11 +11,11 @@ from tests.made_runs import compared_cell, matrix_run, paper_run, write_run
 from palimpsest import load_run
 from palimpsest.errors import InputError
 from palimpsest.report.documents import LoadedRun, run_document
-from palimpsest.report.results import RunResults, read_run
+from palimpsest.report.results import RunResults, read_run, replaced
 from palimpsest.run import cell as stored
 from palimpsest.run.files import read_digested
 from palimpsest.run.steps import Failure
-from palimpsest.run.store import Run
+from palimpsest.run.store import FixedRoster, Run
 
 
 @pytest.fixture(scope="module")
@@ -117,3 +117,14 @@ def test_a_table_that_no_cell_has_is_refused(many: LoadedRun, single: RunResults
         _ = many.answers
     with pytest.raises(InputError, match="items"):
         _ = LoadedRun(replace(single, cells=())).items
+
+
+def test_a_candidate_that_was_replaced_is_named() -> None:
+    def roster(*entries: dict[str, Any]) -> FixedRoster:
+        return FixedRoster(tuple({"role": "candidate", **entry} for entry in entries), "")
+
+    ga, npo = {"name": "ga-w3"}, {"name": "npo-w3"}
+    assert replaced([roster(ga)]) == replaced([roster(ga), roster(ga, npo)]) == ()
+    assert replaced([roster(ga), roster({"name": "ga-w4"}, npo)]) == ("ga-w3",)
+    edited = [roster({**ga, "plugin": "sha256:1"}), roster({**ga, "plugin": "sha256:2"})]
+    assert replaced(edited) == ("ga-w3",)

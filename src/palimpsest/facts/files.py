@@ -233,6 +233,9 @@ def _remarks(
         if answer in asked and re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", asked):
             yield f"prompt {shown(prompt)} contains the answer", False
     other, there = seen.setdefault(("answer", answer), (role, here))
+    if other == role == "forget" and there != here:
+        again = f"answer {shown(fact.answer)} is also the answer in {there}"
+        yield f"{again}; one fact in other words is not two facts", False
     if other != role:
         again = f"answer {shown(fact.answer)} is also the answer in {there}, in another set"
         yield f"{again}; suppressing one affects the other", False

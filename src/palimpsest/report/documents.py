@@ -160,6 +160,7 @@ def run_document(results: RunResults) -> dict[str, Any]:
         "name": results.name,
         "rules_hash": results.terms.rules_hash,
         "rosters": results.rosters,
+        "replaced": list(results.replaced),
         "planned": len(results.planned),
         "certified": results.certified,
         "missing": {cell.id: cell.state for cell in results.missing},

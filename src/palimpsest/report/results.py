@@ -6,7 +6,7 @@ cell that is not finished, or whose files are damaged, is listed in ``missing`` 
 left out.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -17,8 +17,9 @@ import numpy as np
 from palimpsest.config.commands import AuditConfig
 from palimpsest.config.sections import Engine, Prompt
 from palimpsest.errors import DamagedArtifact, PlanError, StoreError
+from palimpsest.run.files import canonical
 from palimpsest.run.status import read_progress, unfinished
-from palimpsest.run.store import Run, Terms
+from palimpsest.run.store import FixedRoster, Run, Terms
 from palimpsest.run.tables import Table
 from palimpsest.schema import build
 from palimpsest.stats.comparison import Comparison
@@ -28,7 +29,8 @@ from palimpsest.stats.measures import CellMeasures, measure_cell
 from palimpsest.stats.models import Model, Role, models_from_json
 from palimpsest.stats.rules import Rules
 from palimpsest.stats.verdict import Verdict, decide
-from palimpsest.stats.words import percent
+from palimpsest.stats.words import count, percent
+from palimpsest.text import shown
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +96,9 @@ class RunResults:
     path: Path
     terms: Terms
     rules: Rules
+    replaced: tuple[str, ...]
+    """Candidates of earlier lists that are not in the last one: they were tried and are not
+    judged."""
     rosters: int
     """How many lists of candidates the run has had: more than one if it was added to."""
     cells: tuple[CellResult, ...]
@@ -140,6 +145,14 @@ class RunResults:
         known = ", ".join(cell.id for cell in self.cells[:5]) or "none"
         raise StoreError(f"no finished cell {cell_id!r}; the first that are finished: {known}")
 
+    def tried(self) -> str:
+        """Return in words which candidates were tried and are not judged; empty if none."""
+        if not self.replaced:
+            return ""
+        names = ", ".join(dict.fromkeys(self.replaced))
+        were = count(len(self.replaced), "candidate was", "candidates were")
+        return f"{were} tried in this run and replaced, and are not judged: {names}."
+
     def question(self, prompt: str) -> str:
         """Return a prompt without the chat template or tags that the run puts around questions."""
         before, _, rest = str(self.terms.config.get("template") or "").partition("{question}")
@@ -170,7 +183,19 @@ def read_run(path: Path | str) -> RunResults:
         except DamagedArtifact as damage:
             missing[cell_id] = Missing(cell_id, "damaged", str(damage))
     left = tuple(missing[cell_id] for cell_id in run.cells if cell_id in missing)
-    return RunResults(run.path, run.terms, rules, len(run.rosters), tuple(cells), left)
+    lists = run.rosters
+    return RunResults(run.path, run.terms, rules, replaced(lists), len(lists), tuple(cells), left)
+
+
+def replaced(rosters: Sequence[FixedRoster]) -> tuple[str, ...]:
+    """Return the candidates of earlier lists that the last one does not have, as they were."""
+    listed = [
+        {canonical(entry): entry["name"] for entry in roster.models if entry["role"] == "candidate"}
+        for roster in rosters
+    ]
+    last = listed[-1] if listed else {}
+    gone = {entry: name for earlier in listed for entry, name in earlier.items()}
+    return tuple(name for entry, name in gone.items() if entry not in last)
 
 
 def read_rules(terms: Terms) -> Rules:
@@ -246,8 +271,12 @@ def find_conditions(terms: Terms, summary: Mapping[str, Any]) -> Iterator[str]:
     if differing:
         yield f"Settings that differ from the default: {', '.join(differing)}."
     drawn = config["drawn"]
-    if not drawn["beacon"]:
-        yield SELF_DRAWN
+    yield (
+        f"Schedule and phrasings were drawn from the text {shown(drawn['beacon'])}, which was "
+        "published after the candidates' digests, as its author says."
+        if drawn["beacon"]
+        else SELF_DRAWN
+    )
     roles = (Role.CANDIDATE, Role.REFERENCE)
     given = [model for model in summary["models"] if model["role"] in roles]
     late = [m["name"] for m in given if drawn["bound"].get(m["name"], "") != m.get("weights", "")]

@@ -26,7 +26,8 @@ def study_lines(results: RunResults) -> list[str]:
     else:
         cell, verdict = results.judged[0]
         found, wide = by_closeness(verdict), width()
-        blocks = [*map(wrapped, (words.headline(verdict), *words.conditions(verdict))), ""]
+        first = (words.headline(verdict), *words.conditions(verdict), results.tried())
+        blocks = [*map(wrapped, filter(None, first)), ""]
         blocks += [*map(wrapped, _reasons(verdict, answer_lines(results))), ""]
         blocks += [_candidates(found, wide), ""]
         if not verdict.partial:
