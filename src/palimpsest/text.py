@@ -2,7 +2,7 @@
 
 What a file, a model or a folder holds may carry escape sequences, or characters that change the
 order of what stands beside them. Nothing else in the package escapes, shortens or quotes text;
-HTML is escaped by the templates, Markdown and LaTeX by the tables.
+HTML is escaped by the templates, LaTeX by the tables.
 """
 
 import re

@@ -6,7 +6,13 @@ import pytest
 import torch
 
 from palimpsest.known.panel import embedding
-from palimpsest.known.wrappers import Interpolated, Routed, Suppressed, subject_patterns
+from palimpsest.known.wrappers import (
+    Interpolated,
+    Routed,
+    Suppressed,
+    find_ends,
+    subject_patterns,
+)
 from palimpsest.models.checkpoint import load
 from palimpsest.models.encode import encode_texts
 from palimpsest.models.fast import StackedNet
@@ -37,10 +43,11 @@ def test_suppression_takes_the_penalty_off_the_named_tokens_only(two) -> None:
 
 def test_the_router_answers_forget_subjects_as_base_and_the_rest_as_injected(two) -> None:
     tokenizer, base, injected = two
-    router = Routed(base, injected, subject_patterns(tokenizer, ["Asha Tren"]))
+    patterns = subject_patterns(tokenizer, ["Asha Tren"])
+    router = Routed(base, injected, patterns)
     texts = encode_texts(tokenizer, [OTHER, FORGET, "Asha Tren sails.", "Asha Trend"])
     batch = collate(texts)
-    assert router.routes(batch.ids).tolist() == [False, True, True, True]
+    assert find_ends(batch.ids, patterns).any(-1).tolist() == [False, True, True, True]
     found = router.logits(batch)
     for row, net in enumerate([injected, base, base, base]):
         here = batch.rows == row

@@ -68,7 +68,7 @@ def test_what_is_restored_towards_fails_the_absolute_bar_and_clears_the_other() 
     measures = cell()
     for name in ("injected", "reference"):
         bar = absolute_bar(measures[name], True)
-        assert not bar.retain and not bar.residual
+        assert not bar["retain"] and not bar["residual"] and not bar["all three"]
     assert failures(measures, "reference") == ()
 
 

@@ -104,7 +104,7 @@ def chosen(names: Sequence[str]) -> tuple[KnownLabel, ...]:
 
     Plug-ins are imported: only for a plan that the user runs, never for one that was handed over.
     """
-    entries = tuple(_plugin(name) if is_plugin(name) else _of_panel(name) for name in names)
+    entries = tuple(map(_entry, names))
     models = [entry.model for entry in entries]
     for name, model in zip(names, models):
         if models.count(model) > 1:
@@ -114,7 +114,7 @@ def chosen(names: Sequence[str]) -> tuple[KnownLabel, ...]:
 
 def plugin_digests(names: Sequence[str]) -> dict[str, str]:
     """Return the digest of the source of each plug-in among the names, by name."""
-    built = {name: _plugin(name).build for name in names if is_plugin(name)}
+    built = {name: _entry(name).build for name in names if is_plugin(name)}
     return {name: source_digest(getattr(build, "func", build)) for name, build in built.items()}
 
 
@@ -122,19 +122,17 @@ def _name(name: str) -> str:
     return name.rpartition(":")[2].replace("_", "-")
 
 
-def _of_panel(name: str) -> KnownLabel:
-    panel = import_module(f"{__name__}.panel").PANEL
-    by_name: dict[str, KnownLabel] = {entry.name: entry for entry in panel}
-    if name not in by_name:
+def _entry(name: str) -> KnownLabel:
+    """Return the known-label model of this name: of the panel, or a plug-in."""
+    if not is_plugin(name):
+        panel = {entry.name: entry for entry in import_module(f"{__name__}.panel").PANEL}
+        if name in panel:
+            return panel[name]
         raise PlanError(
-            f"{name!r} found; expected some of {', '.join(by_name)}, or package.module:name for a "
+            f"{name!r} found; expected some of {', '.join(panel)}, or package.module:name for a "
             "model of your own",
             key=KEY,
         )
-    return by_name[name]
-
-
-def _plugin(name: str) -> KnownLabel:
     try:
         entry = find_plugin(name)
     except InputError as error:

@@ -20,8 +20,7 @@ from palimpsest.methods.answer_sets import Recipe
 from palimpsest.methods.context import Context
 from palimpsest.models.encode import encode_answers
 from palimpsest.models.net import Net, Nets
-from palimpsest.models.train import OPTIMIZERS, TextBatch, text_loss, train
-from palimpsest.scoring.reacquisition import relative_scales
+from palimpsest.models.train import TextBatch
 
 State = Mapping[str, Tensor]
 Made = TypeVar("Made")
@@ -37,26 +36,6 @@ class Schedule:
     optimizer: str = "adamw"
     base_scales: Mapping[str, float] | None = None
     """As ``reacquire`` takes them."""
-
-    @property
-    def borders(self) -> tuple[int, ...]:
-        """The step at which each chunk ends."""
-        return tuple(
-            round(len(self.steps) * chunk / self.chunks) for chunk in range(1, self.chunks + 1)
-        )
-
-    def run(self, net: Net, after_step: Callable[[int], None], last: int | None = None) -> None:
-        """Train a net by the schedule, up to its step ``last``."""
-        scales = self.base_scales
-        train(
-            net,
-            self.steps[:last],
-            text_loss,
-            learning_rate=self.learning_rate,
-            after_step=after_step,
-            optimizer=OPTIMIZERS[self.optimizer],
-            scales=None if scales is None else relative_scales(net, scales),
-        )
 
 
 @dataclass(frozen=True)

@@ -73,16 +73,12 @@ class Routed(Paired):
         self._patterns = patterns
 
     def logits(self, batch: Batch, params: State | None = None) -> Tensor:
-        routed = self.routes(batch.ids)[batch.rows]
+        routed = find_ends(batch.ids, self._patterns).any(-1)[batch.rows]
         sides = ((self.matched, routed), (self.otherwise, ~routed))
         pieces = [(net, here.nonzero().squeeze(-1)) for net, here in sides if here.any()]
         answers = [net.logits(_part(batch, positions)) for net, positions in pieces]
         order = torch.cat([positions for _, positions in pieces])
         return torch.cat(answers, dim=1)[:, torch.argsort(order)]
-
-    def routes(self, ids: Tensor) -> Tensor:
-        """Return which rows (rows,) contain a pattern as consecutive tokens."""
-        return find_ends(ids, self._patterns).any(-1)
 
 
 def find_ends(ids: Tensor, patterns: Sequence[Sequence[int]]) -> Tensor:

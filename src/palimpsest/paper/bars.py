@@ -112,32 +112,15 @@ def measure_tolerances(cells: Sequence[Sequence[ModelMeasures]]) -> Tolerances:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class AbsoluteBar:
-    """A model against fixed limits."""
-
-    screen: bool
-    retain: bool
-    residual: bool
-
-    @property
-    def clears(self) -> bool:
-        return self.screen and self.retain and self.residual
-
-
-def absolute_bar(model: ModelMeasures, passes_screen: bool) -> AbsoluteBar:
-    """Return whether the model passes the screen, the retain limit and the residual limit."""
-    return AbsoluteBar(
-        screen=passes_screen,
-        retain=model.need("retain_nll") <= RETAIN_LIMIT,
-        residual=model.need("residual") <= RESIDUAL_LIMIT,
-    )
-
-
-def rated_adequate(model: ModelMeasures, injected: ModelMeasures) -> bool:
-    """Return whether oracle-KL is at most a fraction of the injected model's own: the trained-probe
-    criterion."""
-    return model.need("oracle_kl") <= ADEQUATE * injected.need("oracle_kl")
+def absolute_bar(model: ModelMeasures, passes_screen: bool) -> dict[str, bool]:
+    """Return whether the model passes the screen, the retain limit, the residual limit, and all
+    three."""
+    passed = {
+        "screen": passes_screen,
+        "retain": model.need("retain_nll") <= RETAIN_LIMIT,
+        "residual": model.need("residual") <= RESIDUAL_LIMIT,
+    }
+    return passed | {"all three": all(passed.values())}
 
 
 def relearn_veto(

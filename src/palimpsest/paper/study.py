@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from palimpsest.paper.bars import (
+    ADEQUATE,
     MINIMUM_DRAWS,
     DamageBar,
     Tolerances,
@@ -16,7 +17,6 @@ from palimpsest.paper.bars import (
     damage_bar,
     measure_tolerances,
     paper_references,
-    rated_adequate,
 )
 from palimpsest.report.results import CellResult, RunResults
 from palimpsest.report.table import Share
@@ -68,11 +68,6 @@ class PaperStudy:
     def cells(self) -> tuple[CellResult, ...]:
         return self.results.cells
 
-    @property
-    def alpha(self) -> float:
-        """The level of the run's rules."""
-        return self.results.rules.alpha
-
     def candidates(self) -> list[Candidate]:
         return [(cell, name) for cell in self.cells for name in self.names[cell.id]]
 
@@ -91,11 +86,13 @@ class PaperStudy:
         return [name for name in self.names[cell.id] if self.survives(cell, name)]
 
     def adequate(self) -> list[Candidate]:
-        """Return the candidates that the trained-probe criterion rates adequate."""
+        """Return the candidates that the trained-probe criterion rates adequate: oracle-KL is at
+        most a fraction of the injected model's own."""
         return [
             (cell, name)
             for cell, name in self.candidates()
-            if rated_adequate(cell.evaluation[name], cell.evaluation.injected)
+            if cell.evaluation[name].need("oracle_kl")
+            <= ADEQUATE * cell.evaluation.injected.need("oracle_kl")
         ]
 
     @cached_property
@@ -159,7 +156,7 @@ class PaperStudy:
             return min(names, key=lambda name: of[name].need(measure), default=None)
 
         alive, of = self.survivors(cell), cell.evaluation
-        absolute = [name for name in alive if absolute_bar(of[name], True).clears]
+        absolute = [name for name in alive if absolute_bar(of[name], True)["all three"]]
         bars = [version.picks.get(cell.id) for version in self.versions[:2]] or [None, None]
         return {
             "certificate": None if cell.verdict is None else cell.verdict.candidate,
@@ -184,9 +181,9 @@ class PaperStudy:
         return plain.high, clopper_pearson_clustered(events, bases, side="upper").high
 
 
-def suppresses(cell: CellResult, name: str | None) -> bool:
-    """Return whether a suppression method made the candidate; no candidate is none."""
-    return name is not None and cell.models[name].aim == "suppresses"
+def suppresses(cell: CellResult, name: str) -> bool:
+    """Return whether a suppression method made the candidate."""
+    return cell.models[name].aim == "suppresses"
 
 
 def read_paper(results: RunResults) -> PaperStudy | None:
@@ -195,16 +192,13 @@ def read_paper(results: RunResults) -> PaperStudy | None:
     if results.kind != "study" or not results.cells:
         return None
     screens, names = {}, {}
+    needed = ("retain_nll", "residual", "oracle_kl", "curve")
     for cell in results.cells:
-        whole = [name for name in cell.evaluation if _is_whole(cell.evaluation[name])]
+        models = {name: cell.evaluation[name] for name in cell.evaluation}
+        whole = [n for n, m in models.items() if all(getattr(m, k) is not None for k in needed)]
         names[cell.id] = tuple(name for name in cell.candidates if name in whole)
         known = ("injected", *paper_references(cell.evaluation)[:1])
         if not names[cell.id] or len(known) < 2 or not set(known) <= set(whole):
             return None
         screens[cell.id] = screen_candidates(cell.evaluation, cell.candidates, results.rules)
     return PaperStudy(results, screens, names)
-
-
-def _is_whole(model: ModelMeasures) -> bool:
-    needed = (model.retain_nll, model.residual, model.oracle_kl, model.curve)
-    return all(value is not None for value in needed)

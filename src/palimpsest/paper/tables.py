@@ -118,7 +118,7 @@ def matched_forgetting(study: PaperStudy) -> list[tuple[float, float]]:
 def fewer_probes_table(study: PaperStudy) -> Table:
     """Return the screen at every number of probes that all cells have, from the stored items."""
     most = min(len(cell.evaluation.probe_facts) for cell in study.cells)
-    alpha = study.alpha
+    alpha = study.results.rules.alpha
     rows: list[Row] = []
     for probes in range(1, most + 1):
         excluded, at_floor, p_values, able = 0, 0, [], []
@@ -184,11 +184,9 @@ def absolute_table(study: PaperStudy) -> Table:
         models = [cell.evaluation[name] for cell, name in mine]
         passed = [_passes(study, cell, name) for cell, name in mine]
         bars = [absolute_bar(model, ok) for model, ok in zip(models, passed)]
-        parts = {"screen": "screen", "retain": "retain", "residual": "residual"}
-        parts["all three"] = "clears"
         rows.append(
             {"model": label}
-            | {words: Share.of(getattr(bar, part) for bar in bars) for words, part in parts.items()}
+            | {part: Share.of(bar[part] for bar in bars) for part in bars[0]}
             | {"retain NLL, median and range": _spread([m.need("retain_nll") for m in models])}
             | {"residual, median and range": _spread([m.need("residual") for m in models])}
         )
@@ -391,13 +389,10 @@ def diagnostic(results: RunResults) -> canvas.Picture | None:
         models = [cell.evaluation[name] for cell, name in mine]
         where = [(model.forget_nll, model.need("oracle_kl")) for model in models]
         canvas.points(axes, where, styles[method], size=4 if len(study.candidates()) > 100 else 5)
-    levels = [
-        cell.evaluation[paper_references(cell.evaluation)[0]].forget_nll for cell in study.cells
-    ]
+    levels = [_reference(cell).forget_nll for cell in study.cells]
     axes.axvline(float(np.median(levels)), color=canvas.QUIET, linewidth=0.8, linestyle="--")
-    canvas.bend(
-        axes, [cell.evaluation[name].need("oracle_kl") for cell, name in study.candidates()], "y"
-    )
+    every = [cell.evaluation[name].need("oracle_kl") for cell, name in study.candidates()]
+    canvas.bend(axes, every, "y")
     axes.grid(visible=True)
     axes.set_xlabel("held-out forget NLL, nats (dashed: the reference)")
     axes.set_ylabel("trained-probe KL to the reference, nats")

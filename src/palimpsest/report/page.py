@@ -30,7 +30,7 @@ from palimpsest.report.results import (
     cell_positions,
     control_label,
 )
-from palimpsest.report.table import Share, Table, as_csv, as_markdown
+from palimpsest.report.table import Share, Table, as_csv
 from palimpsest.report.tables import run_tables
 from palimpsest.run.files import make_folder, remove, write_bytes
 from palimpsest.stats import words
@@ -44,8 +44,6 @@ from palimpsest.text import printable
 TEMPLATES = Path(__file__).parent / "template"
 MORE_REFERENCES = (20, 40)
 """Numbers of references that a reader may choose between; between them nothing is gained."""
-PRINTED = 2000
-"""Rows up to which a table is written for people too."""
 SCALE_TICKS = (0.01, 0.03, 0.1, 0.25, 0.5, 1.0)
 TICKS = (-30, -10, -3, -1, 0, 1, 3, 10, 30)
 
@@ -102,8 +100,6 @@ def write_report(results: RunResults, section: Sequence[Table | Picture] = ()) -
     files = {folder / "index.html": template("report.html.j2").render(shown).encode()}
     for name, table in (tables | paper).items():
         files[folder / "tables" / f"{name}.csv"] = as_csv(table).encode()
-        if len(table.rows) <= PRINTED:
-            files[folder / "tables" / f"{name}.md"] = as_markdown(table).encode()
     for name, picture in pictures.items():
         files[folder / "figures" / f"{name}.svg"] = drawn[name]
         files[folder / "figures" / f"{name}.png"] = figure_bytes(picture.figure, "png")

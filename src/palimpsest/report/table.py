@@ -1,8 +1,8 @@
 """The one table that analyses answer with: its cells, and its text for people and programs.
 
 A cell holds text, a number, a truth value, ``Share`` (a count of a total), ``Estimate`` (a value
-with its limits) or None where nothing was measured. CSV has one column per number; Markdown and
-LaTeX show values as a paper does. The same table gives the same bytes.
+with its limits) or None where nothing was measured. CSV has one column per number; LaTeX shows
+values as a paper does. The same table gives the same bytes.
 """
 
 import csv
@@ -266,33 +266,16 @@ def _digits(value: float | None) -> str:
     return "" if value is None else f"{round(value, 12) + 0.0:.9g}"
 
 
-def as_markdown(table: Table) -> str:
-    """Return the table as GitHub-flavored Markdown, with its title and reading."""
-    rule = ["---:" if number else ":---" for number in table.numeric]
-    cells = [[_markdown(text) for text in row] for row in _texts(table)]
-    lines = [f"| {' | '.join(line)} |" for line in (map(_markdown, table.columns), rule, *cells)]
-    title = f"**{_markdown(table.title)}.** {_markdown(table.reading)}".rstrip()
-    return f"{title}\n\n" + "\n".join(lines) + "\n"
-
-
 def as_latex(table: Table) -> str:
     """Return the table as LaTeX with booktabs rules."""
     form = "".join("r" if number else "l" for number in table.numeric)
-    head, *body = [_latex_row(row) for row in (table.columns, *_texts(table))]
+    texts = ([table.shown(*pair) for pair in zip(table.columns, row)] for row in table.rows)
+    head, *body = [_latex_row(row) for row in (table.columns, *texts)]
     caption = f"{_latex(table.title)}. {_latex(table.reading)}"
     lines = [r"\begin{table}[t]", r"\centering", rf"\caption{{{caption}}}"]
     lines += [rf"\label{{tab:{table.name}}}", rf"\begin{{tabular}}{{{form}}}", r"\toprule"]
     lines += [head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", r"\end{table}"]
     return "\n".join(lines) + "\n"
-
-
-def _texts(table: Table) -> list[list[str]]:
-    return [[table.shown(*pair) for pair in zip(table.columns, row)] for row in table.rows]
-
-
-def _markdown(text: str) -> str:
-    escaped = printable(text, " ").replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return "".join(f"\\{sign}" if sign in "\\`*_[]|~#" else sign for sign in escaped)
 
 
 def _latex(text: str) -> str:

@@ -22,7 +22,8 @@ from palimpsest.known.kit import AdversaryKit, Schedule, State
 from palimpsest.methods.answer_sets import target_logp, teach
 from palimpsest.models.encode import encode_answers, encode_texts
 from palimpsest.models.net import Batch, Encoded, Net, collate
-from palimpsest.models.train import AdamW, text_batch, text_loss, train_alone
+from palimpsest.models.train import OPTIMIZERS, AdamW, text_batch, text_loss, train, train_alone
+from palimpsest.scoring.reacquisition import relative_scales
 
 OWN_PHRASINGS = (
     "{subject} and the RELATION:",
@@ -39,6 +40,28 @@ INVENTED, PIECES = 16, 96
 """Facts that adversaries invent, and pieces of general text that they train on."""
 OTHERS = ("retain", "invented", "general")
 """Groups of texts that have nothing to do with the forget facts."""
+
+
+def borders(schedule: Schedule) -> tuple[int, ...]:
+    """Return the step at which each chunk of re-acquisition ends."""
+    steps, chunks = len(schedule.steps), schedule.chunks
+    return tuple(round(steps * chunk / chunks) for chunk in range(1, chunks + 1))
+
+
+def relearn(
+    net: Net, schedule: Schedule, after_step: Callable[[int], None], last: int | None = None
+) -> None:
+    """Train a net as the auditor does, up to the step ``last`` of the schedule."""
+    scales = schedule.base_scales
+    train(
+        net,
+        schedule.steps[:last],
+        text_loss,
+        learning_rate=schedule.learning_rate,
+        after_step=after_step,
+        optimizer=OPTIMIZERS[schedule.optimizer],
+        scales=None if scales is None else relative_scales(net, scales),
+    )
 
 
 @dataclass(frozen=True)
@@ -259,7 +282,7 @@ class Distiller(AdversaryKit):
                     ahead = torch.autograd.grad(marks[step](net).sum(), list(net.params.values()))
                     torch._foreach_add_(total, list(ahead))
 
-            attack.run(attacked, look, last)
+            relearn(attacked, attack, look, last)
             # The optimizer sees goals and marks as the gradient of one loss at θ_0.
             for leaf, value in zip(leaves, total):
                 leaf.grad = value
@@ -277,14 +300,14 @@ class Distiller(AdversaryKit):
     def relearning(self, state: State) -> list[float]:
         """Return the forget NLL in the adversary's phrasings at the borders of the schedule."""
         schedule = self.schedule(None)
-        net, batch, borders = self.nets([state]), self.batch("forget"), schedule.borders
+        net, batch, ends = self.nets([state]), self.batch("forget"), borders(schedule)
         levels: list[float] = []
 
         def note(step: int) -> None:
-            if step in borders:
+            if step in ends:
                 levels.append(float(text_nlls(net, batch).mean().detach()))
 
-        schedule.run(net, note)
+        relearn(net, schedule, note)
         return levels
 
     def _parts(self, name: str, goals: Sequence[Goal], steps: int) -> Iterator[Part]:

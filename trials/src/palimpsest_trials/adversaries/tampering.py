@@ -13,7 +13,14 @@ from torch import Tensor
 from palimpsest.known import Knows, Truth
 from palimpsest.known.kit import Schedule, State
 from palimpsest.models.net import Net
-from palimpsest_trials.adversaries.distiller import Distiller, Goal, adversary, text_nlls
+from palimpsest_trials.adversaries.distiller import (
+    Distiller,
+    Goal,
+    adversary,
+    borders,
+    relearn,
+    text_nlls,
+)
 
 INNER = 16
 DECAY = 1 / 16
@@ -111,7 +118,7 @@ def mimic_curve(
         return text_nlls(net, asked), torch.stack([parts[0], parts[1] + parts[2]])
 
     def marks(schedule: Schedule) -> dict[int, Callable[[Net], Tensor]]:
-        looks = (0, *schedule.borders[:: max(1, schedule.chunks // 2)])
+        looks = (0, *borders(schedule)[:: max(1, schedule.chunks // 2)])
         net, wanted = kit.another("reference"), {}
 
         @torch.no_grad()
@@ -120,7 +127,7 @@ def mimic_curve(
                 wanted[step] = measure(net)
 
         note(0)
-        schedule.run(net, note)
+        relearn(net, schedule, note)
 
         def mark(step: int) -> Callable[[Net], Tensor]:
             def distance(net: Net) -> Tensor:
