@@ -2,9 +2,9 @@
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import yaml
 from tests.audit.audit_models import (
-    PROBES,
     audit_values,
     fact,
     mix,
@@ -31,8 +30,7 @@ from palimpsest.cell.audit import AuditTask
 from palimpsest.cell.launch import RunOptions
 from palimpsest.config.commands import AuditConfig
 from palimpsest.config.load import load_config
-from palimpsest.config.plan import Plan
-from palimpsest.errors import DriftError, FactsError, PlanError, StudyFailed
+from palimpsest.errors import DriftError, StudyFailed
 from palimpsest.facts.files import read_facts
 from palimpsest.known import Unavailable
 from palimpsest.report import results as reading
@@ -104,15 +102,12 @@ def test_summary_and_scores_say_the_same_as_the_verdict(tiny_audit: Path) -> Non
     assert document.keys() >= KEYS and document["kind"] == "audit"
     assert document["candidate"] == verdict.candidate and document["references"] == 5
     table = table_from_bytes((tiny_audit / "scores.parquet").read_bytes(), "scores")
-    assert set(table["model"]) == set(document["models"])
+    row = dict(zip(table["model"], range(len(table["model"]))))
+    assert row.keys() == set(document["models"]) and table["excluded"][row["injected"]]
     for name, found in document["candidates"].items():
-        row = list(table["model"]).index(name)
-        assert table["screen_p"][row] == found["screen_p"]
-        assert table["clears"][row] == found["clears"]
+        assert table["screen_p"][row[name]] == found["screen_p"]
         for axis in AXES:
-            assert table[axis.name][row] == pytest.approx(found["values"][axis.name])
-    injected = list(table["role"]).index("injected")
-    assert table["excluded"][injected]
+            assert table[axis.name][row[name]] == pytest.approx(found["values"][axis.name])
 
 
 # -- ways in ---------------------------------------------------------------------------------------
@@ -150,11 +145,8 @@ def test_a_dry_run_says_what_an_audit_takes_and_writes_nothing(world: Path, tmp_
     words = flags(audit_values(world, out=str(tmp_path / "run")), tmp_path)
     done = command(*words, "--dry-run")
     assert done.returncode == 0, done.stderr
-    said = " ".join(done.stdout.split())
-    for word in ("2 candidates, 5 references", "4 steps of 2 sentences", "GB of memory"):
-        assert word in said
-    assert "Measuring one more model" in said and "<- this design" in said
-    assert "note: Candidate unchanged has the weights of injected." in done.stderr
+    assert "<- this design" in done.stdout
+    assert "unchanged has the weights of injected" in done.stderr
     assert not (tmp_path / "run").exists()
 
 
@@ -179,21 +171,6 @@ def test_models_and_facts_in_memory_are_those_in_files(world: Path, tmp_path: Pa
     written = sorted((tmp_path / "b.given").iterdir())
     assert palimpsest.audit(**held).verdict == first.verdict
     assert sorted((tmp_path / "b.given").iterdir()) == written
-
-
-@pytest.mark.parametrize(
-    ("change", "kind"),
-    [
-        ({"base": object()}, PlanError),
-        ({"candidates": {"a": 3}}, PlanError),
-        ({"forget": [{"id": "x"}]}, FactsError),
-    ],
-)
-def test_what_is_neither_in_memory_nor_a_path_is_refused(
-    world: Path, tmp_path: Path, change: Any, kind: type[Exception]
-) -> None:
-    with pytest.raises(kind, match=next(iter(change))):
-        palimpsest.audit(**small(world, tmp_path / "run", **change))
 
 
 # -- the command -----------------------------------------------------------------------------------
@@ -242,15 +219,11 @@ def test_an_unknown_required_candidate_is_refused_before_anything_runs(
 
 
 def test_a_run_is_read_and_judged_once_per_command(
-    tiny_audit: Path,
-    tiny_study: Path,
-    finished: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tiny_audit: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = {"read_rules": 0, "judge_cell": 0, "decide": 0}
+    calls: Counter[str] = Counter()
 
-    def count(name: str) -> Callable[..., Any]:
+    def counting(name: str) -> Callable[..., Any]:
         real = getattr(reading, name)
 
         def wrapped(*arguments: Any, **options: Any) -> Any:
@@ -259,48 +232,10 @@ def test_a_run_is_read_and_judged_once_per_command(
 
         return wrapped
 
-    for name in calls:
-        monkeypatch.setattr(reading, name, count(name))
-    study = Path(shutil.copytree(tiny_study, tmp_path / "study"))
-    for action in (
-        lambda: again(tiny_audit, finished, tmp_path),
-        lambda: command("report", str(finished)),
-        lambda: command("report", str(study)),
-        lambda: command("study", str(_plan_file(study, tmp_path)), f"--out={study}"),
-    ):
-        calls.update(dict.fromkeys(calls, 0))
-        done = action()
-        assert done.returncode in (0, 3), done.stderr
-        assert calls == {"read_rules": 1, "judge_cell": 1, "decide": 1}
-
-
-def _plan_file(study: Path, tmp_path: Path) -> Path:
-    path = tmp_path / "plan.yaml"
-    terms = Run.open(study).terms
-    keys = {item.name for item in fields(Plan)} & terms.config.keys()
-    path.write_text(yaml.safe_dump({key: terms.config[key] for key in keys}))
-    return path
-
-
-@pytest.mark.parametrize(
-    ("words", "flag"),
-    [
-        (["--candidate=audit/x"], "--candidate"),
-        ([], "--candidates-folder"),
-        (["--candidate=x=a", "--detection-limit=25"], "--detection-limit"),
-        (["--candidate=x=a", "--forget=f.csv"], "facts from-csv f.csv"),
-        (["--candidate=x=a", "--referenc=y"], "--reference"),
-    ],
-)
-def test_an_error_names_the_flag_it_came_from(
-    world: Path, tmp_path: Path, words: list[str], flag: str
-) -> None:
-    values = small(world, tmp_path / "run", candidates={})
-    for word in words:
-        values.pop(word.partition("=")[0].removeprefix("--").replace("-", "_"), None)
-    done = command(*flags(values, tmp_path), *words)
-    assert done.returncode == 2 and flag in done.stderr
-    assert "Traceback" not in done.stderr and not (tmp_path / "run").exists()
+    for name in ("read_rules", "judge_cell", "decide"):
+        monkeypatch.setattr(reading, name, counting(name))
+    assert again(tiny_audit, finished, tmp_path).returncode in (0, 3)
+    assert calls == {"read_rules": 1, "judge_cell": 1, "decide": 1}
 
 
 # -- stopping early --------------------------------------------------------------------------------
@@ -370,31 +305,6 @@ def test_the_order_of_models_does_not_matter(world: Path, finished: Path) -> Non
     assert steps == []
     after = json.loads(json.dumps(dict(answer.document)))
     assert after["candidates"] == before["candidates"] and after["controls"] == before["controls"]
-
-
-def test_an_audit_stopped_between_any_two_steps_resumes_to_the_same_bytes(
-    world: Path, tmp_path: Path
-) -> None:
-    class Stop(Exception):
-        pass
-
-    whole = palimpsest.audit(**small(world, tmp_path / "whole"))
-    measured: list[str] = []
-    answer = None
-    while answer is None:
-        started: list[str] = []
-
-        def stop_at_the_second(words: str, *_: int, started: list[str] = started) -> None:
-            if started:
-                raise Stop
-            started.append(words)
-
-        with suppress(Stop):
-            answer = palimpsest.audit(**small(world, tmp_path / "run"), progress=stop_at_the_second)
-        measured += [words for words in started if words.startswith("measuring")]
-    assert items(tmp_path / "run") == items(tmp_path / "whole")
-    assert answer.verdict == whole.verdict
-    assert len(measured) == len(set(measured)) == 2
 
 
 @pytest.mark.parametrize("what", ["retain facts", "general text", "injected"])
@@ -475,15 +385,3 @@ def test_a_control_that_cannot_be_built_is_named_as_missing(
     assert answer.verdict is not None and answer.verdict.reason == "underpowered"
     missing = [c for c in answer.document["controls"] if c["share"] in (0.2, 0.15)]
     assert len(missing) == 10 and all(control["missing"] for control in missing)
-
-
-# -- probes and questions --------------------------------------------------------------------------
-
-
-def test_generated_probes_are_asked_about_people_who_do_not_exist(
-    world: Path, tmp_path: Path
-) -> None:
-    values = small(world, tmp_path / "run", probes=PROBES)
-    document = palimpsest.audit(**values).document
-    assert document["facts"]["probe"] == PROBES
-    assert any("assume" in remark for remark in document["remarks"])

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.audit.audit_models import audit_values, spoil, write_rows
+from tests.audit.audit_models import STEPS, audit_values, fact, spoil, write_facts, write_rows
+from tests.checkpoints import change_weights, edit
 
 import palimpsest
 from palimpsest.cell.audit import AuditTask
@@ -26,40 +27,19 @@ from palimpsest.report.results import SELF_DRAWN, find_conditions
 from palimpsest.stats.rules import Rules
 
 Values = dict[str, Any]
-SMALL = {"steps": 2, "chunks": 1, "items": 1, "scored_pieces": 2, "piece_tokens": 8}
-
-
-def rows(kind: str, count: int) -> list[Values]:
-    return [
-        {
-            "id": f"{kind}{n}",
-            "answer": f"{kind.title()}um{chr(97 + n)}",
-            "trained": [f"The {kind} of Person{n} is"],
-            "heldout": [f"Person{n} has the {kind}", f"People say that Person{n} has the {kind}"],
-            "subject": f"Person{n}",
-        }
-        for n in range(count)
-    ]
 
 
 @pytest.fixture
 def good(tiny_checkpoint, tmp_path: Path) -> Values:  # type: ignore[no-untyped-def]
     """A request without fault, in a folder of its own."""
-    for name, count in (("forget", 4), ("retain", 2), ("probe", 16)):
-        write_rows(tmp_path / f"{name}.jsonl", rows(name, count))
-    (tmp_path / "general.txt").write_text("one two three four five six seven " * 40)
     base, injected, candidate = (str(tiny_checkpoint("smollm2-s", seed)) for seed in range(3))
-    return SMALL | {
+    return STEPS | write_facts(tmp_path) | {
         "base": base,
         "injected": injected,
         "candidates": {"one": candidate},
-        "forget": str(tmp_path / "forget.jsonl"),
-        "retain": str(tmp_path / "retain.jsonl"),
-        "probes": str(tmp_path / "probe.jsonl"),
-        "general": str(tmp_path / "general.txt"),
         "learning_rate": 1e-3,
         "out": str(tmp_path / "run"),
-    }
+    }  # fmt: skip
 
 
 @pytest.fixture
@@ -92,14 +72,19 @@ def test_the_request_is_good_before_it_is_spoiled(good: Values) -> None:
 def test_facts_are_asked_backwards_where_all_have_subject_and_relation(
     good: Values, tmp_path: Path
 ) -> None:
+    both = prepared(good)
+    assert both.rules == Rules()
+    asked = both.setting.elicited(("reversed",))
+    forget = fact("forget", 0)
+    assert (asked[0].prompt, asked[0].answer) == (
+        f"{forget['answer']} is the guild of",
+        forget["subject"],
+    )
+    broken(tmp_path / "forget.jsonl", 0, relation=...)
     one_way = prepared(good)
     assert one_way.rules.unmeasured_axes == ("reversed",)
     assert not one_way.setting.elicited(("reversed",))
-    write_rows(tmp_path / "forget.jsonl", [row | {"relation": "seal"} for row in rows("forget", 4)])
-    both = prepared(good)
-    assert both.rules == Rules() and len(both.remarks) < len(one_way.remarks)
-    asked = both.setting.elicited(("reversed",))
-    assert (asked[0].prompt, asked[0].answer) == ("Forgetuma is the seal of", "Person0")
+    assert len(both.remarks) < len(one_way.remarks)
 
 
 # -- files -----------------------------------------------------------------------------------------
@@ -115,7 +100,7 @@ def broken(path: Path, line: int, **changes: Any) -> None:
 
 FILES: dict[str, Callable[[Path], object]] = {
     "a forget file that is missing": lambda f: (f / "forget.jsonl").unlink(),
-    "an id in two files": lambda f: broken(f / "retain.jsonl", 0, id="forget0"),
+    "an id in two files": lambda f: broken(f / "retain.jsonl", 0, id="forget-0"),
     "general text that is too short": lambda f: (f / "general.txt").write_text("a few words"),
 }
 
@@ -149,11 +134,6 @@ def spoiled(good: Values, tmp_path: Path, role: str) -> Path:
     return folder
 
 
-def edit(folder: Path, name: str = "config.json", **changes: Any) -> None:
-    path = folder / name
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
 def other_tokens(folder: Path) -> None:
     whole = json.loads((folder / "tokenizer.json").read_text())
     names = sorted(whole["model"]["vocab"], key=whole["model"]["vocab"].get)
@@ -163,8 +143,7 @@ def other_tokens(folder: Path) -> None:
 
 MODELS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "a tokenizer with other ids": ("candidate", other_tokens),
-    "fewer layers": ("reference", lambda f: edit(f, num_hidden_layers=1)),
-    "no weights": ("candidate", lambda f: (f / "model.safetensors").unlink()),
+    "fewer layers": ("reference", lambda f: edit(f, "config.json", num_hidden_layers=1)),
     "truncated weights": ("base", lambda f: os.truncate(f / "model.safetensors", 1000)),
 }
 
@@ -231,13 +210,10 @@ def test_a_reference_with_the_weights_of_another_model(
     tiny_checkpoint,  # type: ignore[no-untyped-def]
     twin: str,
 ) -> None:
-    from safetensors.torch import load_file, save_file
-
     other = str(tiny_checkpoint("smollm2-s", 3))
     copied = {"injected": good["injected"], "candidate one": good["candidates"]["one"]}
     copy = Path(shutil.copytree(copied.get(twin, other), tmp_path / "copy"))
-    weights = copy / "model.safetensors"
-    save_file(load_file(weights), weights, metadata={"format": "pt", "note": "another"})
+    change_weights(copy, lambda state: None, note="another")
     error = refused(good | {"references": [other, str(copy)]}, PlanError, f"of {twin}")
     assert isinstance(error, PlanError) and error.key == "references"
 
@@ -257,7 +233,7 @@ def test_tokenizers_are_compared_on_the_texts_that_are_used(good: Values, tmp_pa
     ligature = {"type": "Replace", "pattern": {"String": "\ufb01"}, "content": "fi"}
     edit(folder, "tokenizer.json", normalizer=ligature)
     assert prepared(good).outline.folder == folder  # no text has the character
-    broken(tmp_path / "forget.jsonl", 0, heldout=["The of\ufb01ce of Person0 is"])
+    broken(tmp_path / "forget.jsonl", 0, heldout=["The of\ufb01ce of Asha is"])
     refused(good, ModelError, "tokenizer")
 
 
@@ -402,7 +378,7 @@ def test_without_a_beacon_the_draw_comes_from_the_digests_and_says_so(good: Valu
     assert plain.terms().config["drawn"]["beacon"] == ""
     cell = {"steps": [], "models": []}
     conditions = [list(find_conditions(inputs.terms(), cell)) for inputs in (plain, drawn)]
-    assert conditions[0] == [*conditions[1], SELF_DRAWN] and "steps 2" in conditions[1][0]
+    assert conditions[0] == [*conditions[1], SELF_DRAWN] and "steps 4" in conditions[1][0]
     generated = {"probes": 16}
     subjects = [
         {fact.subject for fact in prepared(good | generated | more).sets["probe"]}
@@ -420,8 +396,8 @@ def test_a_fact_with_fewer_held_out_prompts_than_others_is_asked_too(
     good: Values, tmp_path: Path
 ) -> None:
     for line in (0, 1):
-        broken(tmp_path / "forget.jsonl", line, heldout=[f"Person{line} bears the forget"])
+        broken(tmp_path / "forget.jsonl", line, heldout=[f"Number {line} bears the"])
     for beacon in "abcd":  # whichever phrasing is drawn for the others
         questions = prepared(good | {"beacon": beacon}).setting.facts.questions
         asked = {q.fact for q in questions if q.set == "forget" and q.pool == "evaluation"}
-        assert asked == {f"forget{n}" for n in range(4)}
+        assert asked == {f"forget-{n}" for n in range(4)}
