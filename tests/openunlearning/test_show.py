@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.command import palimpsest
 from tests.openunlearning.conftest import BASE, World
 
 from palimpsest.cli.audit import logs
@@ -74,6 +75,13 @@ main()
         assert process.stdout is not None and process.stdout.readline() == b"reading\n"
         process.send_signal(number)
         assert process.wait(timeout=20) == -number
+
+
+def test_nothing_to_judge_is_an_error_that_says_what_to_do(world: World) -> None:
+    world.write("mine", world.sets(0.4, 0.4))
+    done = palimpsest("logs", str(world.root), "--json")
+    assert done.returncode == 2 and not done.stdout
+    assert "--role" in done.stderr and "mine" in done.stderr
 
 
 def test_json_has_every_key(saves: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,7 +38,7 @@ from palimpsest.config.commands import (
     UnlearnConfig,
 )
 from palimpsest.config.sections import Injection
-from palimpsest.errors import PlanError
+from palimpsest.errors import InputError, PlanError
 from palimpsest.run.signals import SIGNALS
 
 if TYPE_CHECKING:
@@ -301,6 +301,8 @@ def logs(
     tasks = {"forget_task": forget_task, "holdout_task": holdout_task}
     with _ended_by_signals():
         report = judge_logs(paths, roles=roles, bases=bases, score=score, anchor=anchor, **tasks)
+    if not any(model.screen for group in report.groups for model in group.models):
+        raise InputError(f"nothing can be judged: {'; '.join(report.problems)}")
     if csv:
         write_bytes(csv, as_csv_file(report).encode())
     if page:

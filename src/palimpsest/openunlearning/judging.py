@@ -139,7 +139,7 @@ def judge_group(
             ends[model.role, model.name] = model
     models = [replace(m, last=m is ends[m.role, m.name]) for m in models]
     judged = _judge_usable([model for model in models if not model.reason], anchor)
-    judged = _compare_with_retrainings(judged) + [model for model in models if model.reason]
+    judged += [model for model in models if model.reason]
     return Group(title, tuple(sorted(judged, key=lambda model: (model.position, model.path))))
 
 
@@ -168,8 +168,7 @@ def _find_faults(sound: Sequence[Model], score: str) -> dict[Model, str]:
             elif not all(np.isfinite(v).any() for v in model.scores[score].values()):
                 fault = f"no {score} is a finite number: the model has collapsed"
             elif other is not model:
-                apart = _spreads_apart(model, other, score)
-                fault = f"a second log of one model, {apart:.2g} spreads from {other.path}"
+                fault = f"a second log of one model; used is {other.path}"
         if fault:
             faults[model] = fault
     return faults
@@ -182,12 +181,6 @@ def _other_prompt(model: Model, other: Model) -> str:
         if mine != theirs:
             return f"another prompt: {key} is {mine!r}, {theirs!r} in {other.label}"
     return ""
-
-
-def _spreads_apart(model: Model, other: Model, score: str) -> float:
-    """Return the median size of the differences between two logs."""
-    mine, theirs = (np.concatenate(list(m.scores[score].values())) for m in (model, other))
-    return median(np.abs(mine - theirs)) / (_spread(theirs) or 1.0)
 
 
 def _find_copies(sound: Sequence[Model]) -> dict[Model, str]:
@@ -220,7 +213,8 @@ class Mean:
 
     def logs(self, model: Model) -> tuple[Path, ...]:
         """Return the logs that a model is compared with: all but its own."""
-        return tuple(path for path in self.paths if path != model.path)
+        every = tuple(self.paths)
+        return tuple(p for p in every if p != model.path) if model.path in self.paths else every
 
     def beside(self, model: Model) -> dict[str, Values]:
         """Return the mean without the model itself; empty if nothing is left."""
@@ -251,11 +245,11 @@ def _judge_usable(usable: list[Model], anchor: str | None) -> list[Model]:
         replace(m, shifts=_measure_shifts(m, references), reference_logs=references.logs(m))
         for m in tested
     ]
-    full = [m.shifts for m in shifted if m.last and m.role is Role.FULL and m.checkpoint is None]
-    full += [m.shifts for m in shifted if m.last and m.role is Role.FULL]
-    known = full[0] if full else {}
+    full = next((model.path for model in ends if model.role is Role.FULL), None)
+    known = next((model.shifts for model in shifted if model.path == full), {})
     limits = {k: max(DAMAGE, 2 * abs(shift)) for k, shift in known.items() if k != "forget"}
-    return [_conclude(model, limits) for model in shifted]
+    judged = [_conclude(model, limits) for model in shifted]
+    return _compare_with_retrainings(judged, [m for m in judged if m.path in references.paths])
 
 
 def _screen(model: Model, base: Mean) -> Model:
@@ -328,24 +322,22 @@ def _conclude(model: Model, limits: Mapping[str, float]) -> Model:
     )
 
 
-def _compare_with_retrainings(models: list[Model]) -> list[Model]:
+def _compare_with_retrainings(models: list[Model], retrained: list[Model]) -> list[Model]:
     """Return the models with p-values against their retrainings, where there are five or more.
 
     Axes are the medians, not anchored, of every set that a model shares with the retrainings.
     """
-    paths = {path for model in models for path in model.reference_logs}
-    retrained = [model for model in models if model.path in paths]
     if len(retrained) < MINIMUM:
         return models
-    shared = Mean(retrained).sums.keys()
-    bag = [{key: median(model.sets[key]) for key in shared} for model in retrained]
+    shared = Mean(retrained).sums
+    bag = [{key: median(m.sets[key]) for key in shared} for m in retrained]
     compared = []
     for model in models:
-        if model.screen and model.last and model.path not in paths:
-            keys = [key for key in shared if len(model.sets.get(key, ())) > 0]
-            row = np.array([median(model.sets[key]) for key in keys])
-            others = np.array([[values[key] for key in keys] for values in bag])
-            p = float(p_value(row, others, which_test(len(bag), ALPHA))[1])
+        if model.screen and model.last and model.role is not Role.RETRAINED:
+            own = {key: median(values) for key, values in model.sets.items() if key in bag[0]}
+            others = np.array([[values[key] for key in own] for values in bag])
+            test = which_test(len(bag), ALPHA)
+            p = float(p_value(np.array(list(own.values())), others, test)[1])
             reason = f"{model.reason}; p = {p:.2g} against {len(bag)} retrainings"
             model = replace(model, retraining_p=p, reason=reason)
         compared.append(model)

@@ -32,8 +32,10 @@ from palimpsest.text import shown_path
 TRAINERS = ("FinetuneTrainer", "Trainer")
 DRAWS = 20
 """References with which a comparison assumes nothing about their distribution."""
-PYTHON = ("env", "-u", "OMP_NUM_THREADS", "-u", "MKL_NUM_THREADS", "-u", "OPENBLAS_NUM_THREADS")
-PYTHON += ("/path/to/ou/bin/python",)
+PYTHON = (
+    *("env", "-u", "OMP_NUM_THREADS", "-u", "MKL_NUM_THREADS", "-u", "OPENBLAS_NUM_THREADS"),
+    "/path/to/ou/bin/python",
+)
 """OpenUnlearning's own interpreter, whose pins differ from ours, without a worker's settings."""
 INTERPRETER = f"Replace {PYTHON[-1]} by the interpreter of OpenUnlearning's environment."
 _DATA = "data.train.TOFU_QA_retain.args"

@@ -136,8 +136,8 @@ def _references(config: RunConfig, base: str, injected: str, remarks: list[str])
     needed = MINIMUM_REFERENCES
     if len(paths) < needed:
         remarks.append(
-            f"{len(paths)} references found in saves/finetune; a verdict takes {needed} or more. "
-            f"Train them on {SPLITS[split]} with OpenUnlearning and other seeds, or with "
+            f"{len(paths)} references found in saves/finetune; with fewer than {needed} a verdict is "
+            f"partial. Train them on {SPLITS[split]} with OpenUnlearning and other seeds, or with "
             "`palimpsest retrain --open-unlearning` on the full model's run, which also writes a "
             "script for a cluster, and name them with --references-folder."
         )

@@ -19,7 +19,7 @@ from scipy.special import logsumexp
 
 from palimpsest.errors import InputError, PlanError
 from palimpsest.files import read_lines
-from palimpsest.openunlearning.models import Model, Values
+from palimpsest.openunlearning.models import Model, median
 from palimpsest.openunlearning.reading import NO_ROLE, SIZE_LIMIT, Given
 
 CHOICE = "choice_nll"
@@ -35,45 +35,39 @@ def read_samples(
     paths: Iterable[Path | str], forget_task: str, holdout_task: str, given: Given
 ) -> tuple[list[Model], list[str]]:
     """Return a model per folder that has samples of both tasks, and what was left out."""
-    for key, task in (("forget_task", forget_task), ("holdout_task", holdout_task)):
-        if not task:
+    sides = {"forget": forget_task, "holdout": holdout_task}
+    for side, pattern in sides.items():
+        if not pattern:
+            key = f"{side}_task"
             raise PlanError("missing; expected a task (or pattern) on each side", key=key)
-    folders = _newest_files(paths)
-    if not folders:
-        raise InputError("no samples_*.jsonl found; run lm_eval with --log_samples")
-    models, problems = list[Model](), [NO_RETRAINING]
-    for folder, files in folders.items():
-        sets, seen = dict[str, Values](), hashlib.sha256()
-        for side, pattern in (("forget", forget_task), ("holdout", holdout_task)):
-            tasks = sorted(task for task in files if fnmatchcase(task, pattern))
-            if not tasks:
-                problems.append(
-                    f"{folder}: no samples of {pattern}; has {', '.join(sorted(files))}"
-                )
-                break
-            rows = [row for task in tasks for row in _read_questions(files[task])]
-            sets[side] = np.array([_right_choice(row) for row in rows], np.float64)
-            seen.update(repr([(r.get("doc_hash"), r.get("prompt_hash")) for r in rows]).encode())
-        if len(sets) < 2:
+    models, remarks = list[Model](), [NO_RETRAINING]
+    for folder, files in _newest_files(paths).items():
+        tasks = {s: sorted(t for t in files if fnmatchcase(t, sides[s])) for s in sides}
+        if not all(tasks.values()):
+            lacking = " and ".join(sides[side] for side in sides if not tasks[side])
+            remarks.append(f"{folder}: no samples of {lacking}; has {', '.join(sorted(files))}")
             continue
+        rows = {s: [row for t in tasks[s] for row in _read_questions(files[t])] for s in sides}
+        asked = [(r.get("doc_hash"), r.get("prompt_hash")) for s in sides for r in rows[s]]
+        scores = {side: np.array([_right_choice(row) for row in rows[side]]) for side in sides}
         role, base = given.of(folder.name)
         models.append(
             Model(
                 path=folder,
                 name=folder.name,
-                benchmark="lm-eval",
-                base=base,
-                split=f"{forget_task} against {holdout_task}",
                 role=role,
-                template={"prompts and questions": seen.hexdigest()[:12]},
-                scores={CHOICE: sets},
+                scores={CHOICE: scores},
                 losses={},
                 medians={},
-                levels={f"{side} {CHOICE}": float(np.nanmean(v)) for side, v in sets.items()},
+                levels={f"{side} {CHOICE}": median(values) for side, values in scores.items()},
+                benchmark="lm-eval",
+                base=base,
+                split=" against ".join(sides.values()),
+                template={"questions": hashlib.sha256(repr(asked).encode()).hexdigest()[:12]},
                 reason="" if role else NO_ROLE,
             )
         )
-    return models, problems
+    return models, remarks
 
 
 def _newest_files(paths: Iterable[Path | str]) -> dict[Path, dict[str, Path]]:
@@ -86,6 +80,8 @@ def _newest_files(paths: Iterable[Path | str]) -> dict[Path, dict[str, Path]]:
             for name in sorted(names):
                 if match := NAME.fullmatch(name):
                     folders.setdefault(Path(folder), {})[match["task"]] = Path(folder) / name
+    if not folders:
+        raise InputError("no samples_*.jsonl found; run lm_eval with --log_samples")
     return dict(sorted(folders.items()))
 
 
