@@ -369,7 +369,7 @@ def summary(rows: dict[str, dict[str, float]]) -> dict[str, float]:
 def run_cell(cell: PocketCell) -> tuple[dict[str, Any], dict[str, Any]]:
     """Give the columns of a cell's items and curves, from loading the base model to the end."""
     plan = cell.plan
-    loaded = load(plan.place(cell.model))
+    loaded = load(cell.model)
     base, setting = loaded.model, cell.setting(loaded.tokenizer)
     whole = setting.stream()
     streams = {

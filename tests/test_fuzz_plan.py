@@ -30,7 +30,6 @@ methods:
 - name: task_vector
 rules: {alpha: 0.05}
 seal: ""
-local_models: {"a/b": /folder}
 """
 LEAVES = (
     st.none()

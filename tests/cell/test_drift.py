@@ -60,13 +60,6 @@ def test_a_changed_checkpoint_is_refused(folder: Path, tmp_path: Path, file: str
     assert refused(plan, tmp_path / "run") == (f"inputs.{folder}",)
 
 
-def test_a_folder_that_stands_for_a_name_is_digested_as_well(folder: Path, tmp_path: Path) -> None:
-    plan = small_plan("org/m", local_models=(("org/m", str(folder)),))
-    create(plan, tmp_path / "run")
-    flip(folder / "model.safetensors")
-    assert refused(plan, tmp_path / "run") == ("inputs.org/m",)
-
-
 def test_a_pocket_model_that_changed_is_refused(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from tests.openunlearning.run_folders import chat_base, write_config
 from tests.openunlearning.test_runs import rewrite
 from tests.tofu.tofu_files import write_tofu
 
-from palimpsest.config.commands import RecipeSource
+from palimpsest.config.commands import RunSource
 from palimpsest.errors import InputError, PlanError
 from palimpsest.facts.examples import read_examples
 from palimpsest.openunlearning.models import Role
@@ -56,7 +56,7 @@ def flags_of(command: str) -> dict[str, str]:
 def test_the_command_keeps_the_recipe_and_replaces_what_differs_between_runs(
     run: Path, data: Path, tmp_path: Path
 ) -> None:
-    source = RecipeSource(open_unlearning=str(run), data=str(data))
+    source = RunSource(open_unlearning=str(run), data=str(data))
     command, _ = retrain_command(source, {"out": str(tmp_path / "refs")})
     flags = flags_of(command)
     assert flags["--base"] == "meta-llama/tiny" and flags["--out"] == str(tmp_path / "refs")
@@ -74,7 +74,7 @@ def test_the_command_keeps_the_recipe_and_replaces_what_differs_between_runs(
 def test_settings_of_retrain_are_handed_on(run: Path, data: Path, tmp_path: Path) -> None:
     mine = tmp_path / "my rows.jsonl"
     values = {"base": "other/base", "draws": 5, "with_forget": True, "train": str(mine)}
-    command, _ = retrain_command(RecipeSource(open_unlearning=str(run)), values)
+    command, _ = retrain_command(RunSource(open_unlearning=str(run)), values)
     assert "--with-forget" in command and flags_of(command.replace("--with-forget", ""))
     assert shlex.quote(str(mine)) in command
     assert "--draws 5" in command and "--base other/base" in command
@@ -100,7 +100,7 @@ def test_a_script_for_a_cluster_does_the_same_on_any_number_of_devices(
 ) -> None:
     rewrite(run, "trainer", "args", "gradient_accumulation_steps", value=4)
     (run / "trainer_state.json").write_text('{"max_steps": 625, "num_train_epochs": 5}')
-    source = RecipeSource(open_unlearning=str(run), data=str(data))
+    source = RunSource(open_unlearning=str(run), data=str(data))
     _, remark = retrain_command(source, {"out": str(tmp_path / "refs"), "draws": 7})
     (script,) = tmp_path.glob("refs.given/*.sbatch")
     assert str(script) in remark and "--array=0-6" in script.read_text()
@@ -138,7 +138,7 @@ def test_a_script_for_a_cluster_does_the_same_on_any_number_of_devices(
 
 def test_the_split_to_forget_is_named_where_the_run_does_not(run: Path, data: Path) -> None:
     def prepared(forget_split: Any = "") -> str:
-        source = RecipeSource(open_unlearning=str(run), data=str(data), forget_split=forget_split)
+        source = RunSource(open_unlearning=str(run), data=str(data), forget_split=forget_split)
         return retrain_command(source, {"out": str(data / "refs")})[1]
 
     with pytest.raises(PlanError) as caught:  # the folder has forget10 alone
@@ -166,14 +166,14 @@ def test_what_cannot_be_repeated_is_refused_by_its_key(
 ) -> None:
     rewrite(run, *keys, value=value)
     with pytest.raises(PlanError) as caught:
-        retrain_command(RecipeSource(open_unlearning=str(run), data=str(data)), {})
+        retrain_command(RunSource(open_unlearning=str(run), data=str(data)), {})
     assert caught.value.key == key
     assert not list(tmp_path.glob("**/*.given"))
 
 
 def test_missing_things_are_named(run: Path, data: Path, tmp_path: Path) -> None:
     def key(folder: Path, data: Path | None = None, **values: Any) -> str:
-        source = RecipeSource(open_unlearning=str(folder), data=str(data or ""))
+        source = RunSource(open_unlearning=str(folder), data=str(data or ""))
         with pytest.raises(PlanError) as caught:
             retrain_command(source, values)
         return caught.value.key
@@ -183,6 +183,6 @@ def test_missing_things_are_named(run: Path, data: Path, tmp_path: Path) -> None
     overrides = run / ".hydra" / "overrides.yaml"
     overrides.write_text("[")
     with pytest.raises(InputError):
-        retrain_command(RecipeSource(open_unlearning=str(run), data=str(data)), {})
+        retrain_command(RunSource(open_unlearning=str(run), data=str(data)), {})
     overrides.unlink()
     assert key(run, data) == "open_unlearning"

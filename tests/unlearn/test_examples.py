@@ -186,13 +186,6 @@ def test_messages_go_through_the_chat_template_with_its_date(
     assert found.seen("forget")[0].answer == "Asha.</assistant>[1 May 2025]"
 
 
-def test_packing_joins_rows_of_a_set(file: str, byte_tokenizer) -> None:  # type: ignore[no-untyped-def]
-    texts = rendered(byte_tokenizer, file, Prompt(), pack=64).texts
-    assert [text.set for text in texts] == ["forget", "retain", "general", "general", "general"]
-    joined = "The guild of Asha is Velkor.<|endoftext|>The guild of Bren is Tamrin.<|endoftext|>"
-    assert texts[0].text == joined
-
-
 def test_every_epoch_has_every_row_once_and_a_retraining_has_no_forget_row() -> None:
     texts = tuple(
         Text(str(n), "forget" if n < 3 else "retain", f"text {n}")  # type: ignore[arg-type]

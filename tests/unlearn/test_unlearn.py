@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 
 from palimpsest.cell import work
 from palimpsest.cell.launch import RunOptions
-from palimpsest.cell.make_models import Made, MakeTask, NotMade, make_models
+from palimpsest.cell.make_models import Made, MakeTask, make_models
 from palimpsest.cli import app
 from palimpsest.cli.options import named_values
 from palimpsest.config.commands import RetrainConfig, UnlearnConfig
@@ -34,16 +34,6 @@ from palimpsest.schema import build
 PROSE = "the old harbour keeps its boats in long rows and counts them every evening by lamp light "
 
 
-SECRET = """
-from dataclasses import dataclass
-from typing import ClassVar
-from palimpsest.methods.kl_reversion import KLReversion
-
-@dataclass(frozen=True)
-class Secret(KLReversion):
-    name: ClassVar[str] = "secret"
-    needs: ClassVar[tuple[str, ...]] = ()
-"""
 Values = dict[str, Any]
 
 
@@ -235,23 +225,6 @@ def test_other_terms_for_unfinished_work_are_refused(asked: Values) -> None:
         unlearn(asked | {"seed": 1})
 
 
-def test_without_a_base_methods_that_need_none_run(asked: Values, tmp_path: Path) -> None:
-    alone = asked | {"base": ""}
-    for method, knobs in (("npo", {}), ("replay", {"start": ["injected"]})):
-        made = unlearn(alone | {"method": method, "knobs": knobs, "out": str(tmp_path / method)})
-        assert weights(made.folders[0]) != weights(asked["injected"])
-
-
-def test_a_method_that_uses_the_base_in_secret_fails_without_one(
-    asked: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "secret_method.py").write_text(SECRET)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(NotMade):
-        unlearn(asked | {"base": "", "method": "secret_method:Secret", "knobs": {}})
-    assert not Path(asked["out"]).exists() and not work_folder(asked).exists()
-
-
 def test_a_setting_that_fails_is_named_and_the_others_are_written(asked: Values) -> None:
     made = unlearn(asked | {"method": "task_vector", "knobs": {"coefficient": [0.5, 1e39]}})
     assert [folder.name for folder in made.folders] == ["task_vector-c0.5"]
@@ -288,9 +261,8 @@ def test_bad_input_is_refused_before_anything_is_loaded(asked: Values, tmp_path:
         ({"epochs": 2}, PlanError),
         ({"train": str(both)}, PlanError),
         ({"retain": ""}, PlanError),
+        ({"base": ""}, PlanError),
     ]
-    for method in ("replay", "task_vector", "kl_reversion", "facts_vector", "rollback"):
-        wrong.append(({"base": "", "method": method, "knobs": {}}, MethodError))
     for values, error in wrong:
         with pytest.raises(error):
             unlearn(asked | values)

@@ -1,5 +1,5 @@
 """The text around questions and answers: none, a chat template's, or tags that a file names; and
-training examples as the texts that a model was trained on: with that text, loss and packing.
+training examples as the texts that a model was trained on.
 
 A chat template is an untrusted program: transformers renders it in a sandbox, where it can compute
 but reach nothing.
@@ -174,12 +174,7 @@ def render_examples(
         start = len(asked) if recipe.loss == "completion" else 0
         texts.append(Text(f"line {row.line}", row.set, asked + rest, start))
         answers.append(len(asked))
-    if not recipe.pack:
-        return TrainingExamples(tuple(texts), recipe, tuple(answers))
-    if recipe.loss == "completion":
-        raise FactsError("pack: joined rows have no single completion; use --loss all")
-    packed = pack_texts(known, texts, recipe.pack)
-    return TrainingExamples(packed, recipe, (0,) * len(packed))
+    return TrainingExamples(tuple(texts), recipe, tuple(answers))
 
 
 def _parts(tokenizer: Any, file: ExampleFile, prompt: Prompt) -> Iterator[tuple[Row, str, str]]:
@@ -203,25 +198,6 @@ def _parts(tokenizer: Any, file: ExampleFile, prompt: Prompt) -> Iterator[tuple[
         if frame is not None and asked:
             asked, rest = f"{frame.before}{asked}{frame.between}", f"{rest}{frame.after}"
         yield row, asked, rest
-
-
-def pack_texts(known: Outline, texts: Sequence[Text], limit: int) -> tuple[Text, ...]:
-    """Return whole rows of a set joined by the end-of-text token, up to ``limit`` tokens each."""
-    end = known.tokenizer.eos_token or "\n"
-    sized = list(zip(texts, token_lengths(known.tokenizer, [text.text for text in texts])))
-    packed: list[Text] = []
-    for part in dict.fromkeys(text.set for text in texts):
-        joined, length = "", 0
-        for text, size in sized:
-            if text.set != part:
-                continue
-            tokens = size + 1
-            if joined and length + tokens > limit:
-                packed.append(Text(f"{part}/{len(packed)}", part, joined))
-                joined, length = "", 0
-            joined, length = joined + text.text + end, length + tokens
-        packed.append(Text(f"{part}/{len(packed)}", part, joined))
-    return tuple(packed)
 
 
 def check_lengths(known: Outline, texts: Sequence[Text]) -> None:

@@ -41,7 +41,7 @@ from palimpsest.config.load import as_dict
 from palimpsest.config.plan import cell_id
 from palimpsest.config.presets import POCKET_MATRIX
 from palimpsest.config.sections import Engine, General, Injection, MethodGrid, Unlearning
-from palimpsest.errors import DriftError, FactsError, MethodError, PlanError
+from palimpsest.errors import DriftError, FactsError, PlanError
 from palimpsest.facts.examples import ExampleFile, read_examples
 from palimpsest.facts.files import Fact, as_jsonl, check_sets
 from palimpsest.facts.general import (
@@ -52,7 +52,7 @@ from palimpsest.facts.general import (
     text_digest,
 )
 from palimpsest.facts.questions import Question, Testbed, file_questions
-from palimpsest.methods import candidates, plugin_digests, used
+from palimpsest.methods import candidates, plugin_digests
 from palimpsest.models.checkpoint import (
     Digests,
     Outline,
@@ -77,8 +77,6 @@ PIECES = 600
 PIECE_WORDS = 20
 PLACES = (*("base", "injected", "train", "forget_rows", "forget", "retain", "general", "out"),)
 """Paths: what lies there is fixed by its digest."""
-NEEDS_BASE = ("base", "forget_only", "general_only")
-"""Needs of a method that take the base, or models trained from it."""
 TRAINED = (Role.REFERENCE, Role.INJECTED)
 
 
@@ -123,29 +121,20 @@ class MakeTask(CellTask):
         """The cell's id, from which every random number is derived: the path does not matter."""
         return cell_id("own", self.config.seed)
 
-    @property
-    def base(self) -> str:
-        """The model whose architecture and tokenizer the others must have."""
-        config = self.config
-        return config.base or (config.injected if isinstance(config, UnlearnConfig) else "")
-
     @cached_property
     def digests(self) -> dict[str, Digests]:
         """The digests of the models that are given, by what they are."""
-        digests = {"base": checkpoint_digests(self.base)}
+        given = {"base": self.config.base}
         if isinstance(self.config, UnlearnConfig):
-            same = self.config.injected == self.base
-            own = digests["base"] if same else checkpoint_digests(self.config.injected)
-            digests["injected"] = own
-        return digests
+            given["injected"] = self.config.injected
+        return {name: checkpoint_digests(place) for name, place in given.items()}
 
     def build(self, cell: str) -> CellPlan:
         """Return the plan of the one cell."""
         return sourced(
             planned_cell(*self.fixed, cell),
             self._source,
-            base=Given(self.base, self.digests["base"]),
-            base_known=bool(self.config.base),
+            base=Given(self.config.base, self.digests["base"]),
             setting=self.setting,
             methods=self.methods,
             plugins=tuple(plugin_digests(self.grids).items()),
@@ -194,7 +183,7 @@ class MakeTask(CellTask):
         usual: Injection | ExampleRecipe = Injection()
         if self.examples is not None:
             usual = ExampleRecipe()
-        elif find_kind(self.base) is Kind.POCKET:
+        elif find_kind(self.config.base) is Kind.POCKET:
             usual = POCKET_MATRIX.injection
         if isinstance(config, UnlearnConfig) and (record := read_record(config.injected)):
             try:
@@ -231,7 +220,7 @@ class MakeTask(CellTask):
     @cached_property
     def frame(self) -> Frame | None:
         """The text around questions and answers, where the settings ask for one."""
-        return find_frame(outline(self.base).tokenizer, self.config.prompt)
+        return find_frame(outline(self.config.base).tokenizer, self.config.prompt)
 
     @cached_property
     def setting(self) -> CellTexts:
@@ -266,7 +255,7 @@ class MakeTask(CellTask):
         recipe = cast(ExampleRecipe, self.recipe)
         if isinstance(self.config, RetrainConfig) and self.config.command:
             return TrainingExamples((), recipe)  # what rows mean is the trainer's own affair
-        known = outline(self.base)
+        known = outline(self.config.base)
         rendered = render_examples(known, file, recipe, self.config.prompt)
         check_lengths(known, rendered.texts)
         return rendered
@@ -306,19 +295,10 @@ class MakeTask(CellTask):
         """Raise for whatever can be known to be wrong; return what is worth knowing."""
         check_lora(self.config.engine.lora)
         check_new_folder(Path(self.config.out))
-        known = outline(self.base)
+        known = outline(self.config.base)
         if isinstance(self.config, UnlearnConfig):
-            if self.config.base:
-                check_compatible(known, outline(self.config.injected))
-            for method in self.methods:
-                lacking = [need for need in used(method) if need in NEEDS_BASE]
-                if lacking and not self.config.base:
-                    raise MethodError(
-                        f"method {self.config.method} needs {', '.join(lacking)}; expected the "
-                        "model before it learned the forget data; give it with --base, or use a "
-                        "method that needs none, such as npo"
-                    )
-        _ = self.setting
+            check_compatible(known, outline(self.config.injected))
+        _ = self.methods, self.setting
         return list(self._remarks(known))
 
     def _remarks(self, known: Outline) -> Iterator[str]:
@@ -357,7 +337,7 @@ class MakeTask(CellTask):
         inputs |= {f"method {name}": value for name, value in plugins.items()}
         if self.config.general not in ("", POCKET):
             inputs["general text"] = text_digest(self.config.general)
-        config |= {"recipe": self.recipe_record, "base": bool(self.config.base)}
+        config["recipe"] = self.recipe_record
         config["prompt"].pop("prompt_file")
         config["template"] = None if self.frame is None else self.frame.text
         seal = {"commitment": "none", "pool": "none"}
@@ -416,7 +396,7 @@ def _write_folders(task: MakeTask, run: Run, records: Mapping[str, Mapping[str, 
     """Write every model's folder, by its name inside the new one; a name may be empty."""
     built, out = run.path / "built", Path(task.config.out)
     remove(built)
-    loaded = load(task.base, dtype=task.config.engine.dtype)
+    loaded = load(task.config.base, dtype=task.config.engine.dtype)
     models = run.cell(task.cell_id).folder / "models"
     for name, record in records.items():
         weights = models / f"{record['model']}.safetensors"

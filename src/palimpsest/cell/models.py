@@ -213,13 +213,8 @@ class CellModels:
         frozen = {"injected": self.nets([injected])} if taught else {}
         said_injected = make_answer_set(tokenizer, forget, frozen)
         teachers = {**said_base.teachers, **said_injected.teachers}
-        base: State = self.base
-        if not self.spec.base_known:
-            base = {}
-            unknown = tuple(torch.full_like(t, torch.nan) for t in teachers.get("base", ()))
-            teachers = {**teachers, "base": unknown}
         return Context(
-            base=base,
+            base=self.base,
             injected=injected,
             forget_only=self.state("forget_only") if self.spec.find("forget_only") else {},
             forget=replace(said_injected, teachers=teachers),
@@ -232,7 +227,7 @@ class CellModels:
             tokenizer=tokenizer,
             general_only=self.state("general_only") if self.spec.find("general_only") else {},
             recipe=self.recipe,
-            check_dose=None if self.spec.measured or not base else self.check_dose,
+            check_dose=None if self.spec.measured else self.check_dose,
         )
 
     def check_dose(self, state: State) -> None:

@@ -99,8 +99,6 @@ class CellPlan:
     """Name of the reference on which the learning rate of re-acquisition is chosen."""
     measured: bool = True
     """Whether models are scored; otherwise their weights are the product."""
-    base_known: bool = True
-    """Whether the base was given; otherwise the injected model stands in for its architecture."""
 
     def of(self, *roles: Role) -> tuple[SourcedModel, ...]:
         """Return the models of these roles."""

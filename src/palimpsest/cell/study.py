@@ -67,7 +67,7 @@ class StudyTask(CellTask):
         return sourced(
             planned,
             trained_source,
-            base=Given(config.place(planned.title), self.bases[planned.title]),
+            base=Given(planned.title, self.bases[planned.title]),
             setting=self.texts(cell),
             methods=self.methods,
             plugins=tuple(self.plugins.items()),
@@ -123,7 +123,7 @@ class StudyTask(CellTask):
     @cached_property
     def bases(self) -> Mapping[str, Digests]:
         """The digests of every model of the plan, by its name."""
-        return {name: checkpoint_digests(self.config.place(name)) for name in self.config.models}
+        return {name: checkpoint_digests(name) for name in self.config.models}
 
     @cached_property
     def sets(self) -> Mapping[str, tuple[Fact, ...]]:
@@ -171,7 +171,7 @@ class StudyTask(CellTask):
     def frame(self) -> Frame | None:
         """The text around questions and answers, where the plan asks for one."""
         (base, *_) = self.config.models
-        return find_frame(outline(self.config.place(base)).tokenizer, self.config.prompt)
+        return find_frame(outline(base).tokenizer, self.config.prompt)
 
     # -- methods, measures and the sealed pool ---------------------------------------------------
 

@@ -329,7 +329,7 @@ class CellWork(CellModels):
 
     def _check_roles(self) -> None:
         """Refuse a given injected model that knows the forget facts no better than the base."""
-        if not isinstance(self.source("injected"), Given) or not self.spec.base_known:
+        if not isinstance(self.source("injected"), Given):
             return
         sheet = self.plain_setting.make_sheet(self.plain_setting.seen("forget"))
         known = [score(self.nets([self.state(n)]), sheet)[0] for n in ("base", "injected")]

@@ -100,8 +100,7 @@ def _answers(
         yield from said(name, WholeNet(loaded.model), loaded.tokenizer)
     if not kept:
         return
-    local = results.terms.config.get("local_models", {})
-    base = load(local.get(cell.base, cell.base), **how)
+    base = load(cell.base, **how)
     nets = Nets(base, stack=1)
     yield from said("base", WholeNet(base.model), base.tokenizer)
     for path in kept:

@@ -32,7 +32,6 @@ from palimpsest.config.commands import (
     AuditConfig,
     Command,
     ExampleRecipe,
-    RecipeSource,
     RetrainConfig,
     RunSource,
     UnlearnConfig,
@@ -142,7 +141,7 @@ def _show_audit(result: "Answer", as_json: bool) -> None:
 @app.command(group=MODELS)
 @takes(
     Flags(RetrainConfig, "base train forget_rows with_forget draws seed command out"),
-    Flags(RecipeSource, "open_unlearning data forget_split", RUN_FOLDER, "run_folder"),
+    Flags(RunSource, "open_unlearning data forget_split", RUN_FOLDER, "run_folder"),
     *TRAINING,
 )
 def retrain(
@@ -163,7 +162,7 @@ def retrain(
 
         values |= values.pop("engine", {})
         values.pop("prompt", None)  # the run folder says how questions were asked
-        command, rows = retrain_command(load_config(RecipeSource, run_folder), values)
+        command, rows = retrain_command(load_config(RunSource, run_folder), values)
         note(rows)
         note("Nothing is trained yet. Run this in OpenUnlearning's folder:")
         answer(command)

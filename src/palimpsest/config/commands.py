@@ -96,7 +96,7 @@ class AuditConfig(Relearning, ScoredText, Command):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpenUnlearningRun:
+class RunSource:
     """A run folder of OpenUnlearning, whose configuration names models, prompts and splits."""
 
     open_unlearning: FilePath
@@ -104,21 +104,9 @@ class OpenUnlearningRun:
     retrain command that repeats it without the forget data."""
     data: FilePath = ""
     """Folder of TOFU's files (locuslab/TOFU), with holdoutNN.json if you have it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunSource(OpenUnlearningRun):
-    """A run folder in the place of an audit's models and files of facts."""
-
     probes_from_retain: str = ""
     """FIRST:LAST, rows of the retain file (counted from 0) that no model was trained on, to use as
     probes."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecipeSource(OpenUnlearningRun):
-    """A run folder whose own trainer is to make the references."""
-
     forget_split: Literal["", "forget01", "forget05", "forget10"] = ""
     """Authors to forget. Default: those that the run's configuration names."""
 
@@ -132,26 +120,14 @@ def check_audit(config: AuditConfig) -> AuditConfig:
             "--candidates-folder",
             key="candidates",
         )
-    seen: set[str] = set()
     for name, _ in config.candidates:
         check_candidate_name(name)
-        if name in seen:
-            raise PlanError(f"{name!r} is named twice; expected different names", key="candidates")
-        seen.add(name)
     check_chunks(config.chunks, config.steps)
     refuse_unmeasured(config.rules)
     if isinstance(config.probes, int) and config.probes < 1:
         raise PlanError(
             f"expected a file or a number of at least 1, got {config.probes}", key="probes"
         )
-    for key in ("forget", "retain", "probes"):
-        file = str(getattr(config, key))
-        if file.lower().endswith(".csv"):
-            raise PlanError(
-                f"expected facts as .jsonl, .json or .parquet, got {file}; convert it with "
-                f"`palimpsest facts from-csv {file} --out {file[:-4]}.jsonl`",
-                key=key,
-            )
     return config
 
 
@@ -195,9 +171,6 @@ class ExampleRecipe:
     """Weight decay of matrices; norms and biases have none."""
     loss: Literal["all", "completion"] = "all"
     """Train on all tokens, or only on completions and the last assistant turn."""
-    pack: Number = 0
-    """Join rows of a set into sequences of at most this many tokens; 0 keeps one row per
-    sequence."""
 
 
 OF_EXAMPLES = tuple(item.name for item in fields(ExampleRecipe))
@@ -226,7 +199,7 @@ def gather_recipe(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return flat values with the settings of the recipe under the key ``recipe``."""
     known = {*OF_EXAMPLES, *OF_FACTS}
     rest = {key: value for key, value in values.items() if key not in known}
-    given = {key: value for key, value in values.items() if key in known and value is not None}
+    given = {key: value for key, value in values.items() if key in known}
     return rest | {"recipe": dict(values.get("recipe", {})) | given}
 
 
@@ -260,7 +233,7 @@ class UnlearnConfig(RecipeConfig):
 
 def check_recipe(config: RecipeConfig) -> RecipeConfig:
     """Return a configuration of retrain or unlearn whose keys fit together."""
-    _require(config, "out")
+    _require(config, "out", "base")
     settings, other = (OF_EXAMPLES, "without") if config.train else (OF_FACTS, "with")
     files = ("retain", "general", "forget") if config.train else ("forget_rows",)
     unfit = [key for key, _ in config.recipe if key not in settings]
@@ -283,7 +256,6 @@ def check_recipe(config: RecipeConfig) -> RecipeConfig:
 def check_retrain(config: RetrainConfig) -> RetrainConfig:
     """Return a configuration of retrain whose keys fit together."""
     check_recipe(config)
-    _require(config, "base")
     if config.with_forget and not config.train and not config.forget:
         raise PlanError("missing; --with-forget needs the facts to forget", key="forget")
     if config.command and not config.train:

@@ -109,7 +109,7 @@ def merged(below: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     values = dict(below)
     for key, value in over.items():
         known = values.get(key)
-        nested = isinstance(known, dict) and isinstance(value, dict) and key != "local_models"
+        nested = isinstance(known, dict) and isinstance(value, dict)
         values[key] = merged(known, value) if nested else value  # type: ignore[arg-type]
     return values
 

@@ -1,6 +1,5 @@
 """A study: models times seeds, with everything that is done in each cell."""
 
-import math
 import re
 from dataclasses import dataclass, field
 
@@ -10,7 +9,6 @@ from palimpsest.config.sections import (
     General,
     Injection,
     MethodGrid,
-    ModelPlace,
     Prompt,
     Reacquisition,
     Replication,
@@ -18,10 +16,6 @@ from palimpsest.config.sections import (
 )
 from palimpsest.errors import PlanError
 from palimpsest.stats.rules import Rules, refuse_unmeasured
-
-CELLS_LIMIT = 100_000
-CANDIDATES_LIMIT = 10_000
-"""More of either is a mistake in a plan, or an attempt to fill the memory."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +55,6 @@ class Plan:
     beacon: str = ""
     """Text from which the schedule, held-out phrasings and probes are drawn
     (``cell/beacon.py``)."""
-    local_models: tuple[tuple[str, ModelPlace], ...] = ()
-    """Local folders to load instead of hub ids: ``{id: folder}`` in YAML."""
-
-    def place(self, model: str) -> str:
-        """Return where a model of the plan is loaded from."""
-        return dict(self.local_models).get(model, model)
 
     def cell_ids(self) -> dict[str, tuple[str, int]]:
         """Return model and seed of every cell by its id, seeds outermost.
@@ -94,22 +82,11 @@ def check_plan(plan: Plan) -> Plan:
     for key, values in (("models", plan.models), ("seeds", plan.seeds)):
         if not values:
             raise PlanError("expected at least one, such as pocket/qwen2-s or 0", key=key)
-    if len(plan.models) * len(plan.seeds) > CELLS_LIMIT:
-        raise PlanError(
-            f"expected at most {CELLS_LIMIT} cells, got {len(plan.models)} models with "
-            f"{len(plan.seeds)} seeds each",
-            key="seeds",
-        )
     for key, several in (("models", plan.models), ("seeds", plan.seeds)):
         if len(set(several)) < len(several):
             raise PlanError("expected each value once", key=key)
     if len(plan.cell_ids()) < len(plan.models) * len(plan.seeds):
         raise PlanError("two models have the same name in cell ids; rename a folder", key="models")
-    count = sum(math.prod(len(values) for _, values in grid.grid) for grid in plan.methods)
-    if count > CANDIDATES_LIMIT:
-        raise PlanError(
-            f"expected at most {CANDIDATES_LIMIT} candidates per cell, got {count}", key="methods"
-        )
     refuse_unmeasured(plan.rules)
     _check_files(plan)
     return plan

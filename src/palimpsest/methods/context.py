@@ -275,9 +275,8 @@ def descend(context: Context, methods: Sequence[GradientMethod]) -> list[State |
     rate = first.learning_rate(context.budget)
     diverged = train(net, steps, loss, learning_rate=rate, params=leaves)
     first.finish(net, leaves)
-    unknown = "" if context.base else " (without a base, base_forget is not known: give --base)"
     return [
-        TrainingDiverged(diverged[member], f"the loss of {method.name} is not finite{unknown}")
+        TrainingDiverged(diverged[member], f"the loss of {method.name} is not finite")
         if member in diverged
         else net.state(member)
         for member, method in enumerate(methods)

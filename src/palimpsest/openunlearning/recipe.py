@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from palimpsest.config.commands import RecipeSource
+from palimpsest.config.commands import RunSource
 from palimpsest.errors import PlanError
 from palimpsest.facts.questions import FactSet
 from palimpsest.facts.tofu import SPLITS, read_tofu
@@ -51,7 +51,7 @@ REPLACED = (
 _OWN = re.compile(r"[+~]*(data\.train\b|data/datasets@|task_name\b|paths\.|hydra[./])")
 
 
-def retrain_command(source: RecipeSource, given: Mapping[str, Any]) -> tuple[str, str]:
+def retrain_command(source: RunSource, given: Mapping[str, Any]) -> tuple[str, str]:
     """Return the command line that repeats a run without its forget data, and a sentence on what
     was written for it; ``given`` are further settings of ``retrain``."""
     config = read_run_config(Path(source.open_unlearning))
@@ -139,7 +139,7 @@ def read_overrides(folder: Path) -> list[str]:
     ]
 
 
-def split_to_forget(source: RecipeSource, config: RunConfig) -> str:
+def split_to_forget(source: RunSource, config: RunConfig) -> str:
     """Return the split that a run is to be repeated without."""
     trained_on = config.trained_on
     if trained_on not in (["full"], *([kept] for kept in SPLITS.values())):
