@@ -30,7 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests behind docs/reliability.md."""
     for item in items:
-        for point in reliability.points(item.nodeid.removeprefix("tests/")):
+        for point in reliability.points(item.nodeid.partition("::")[0].removeprefix("tests/")):
             item.add_marker(pytest.mark.reliability(point))
 
 

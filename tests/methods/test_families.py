@@ -1,7 +1,5 @@
 """Every method of both pools runs on every family, alone and side by side, at matched compute."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from toys import FAMILIES, GATED, answers_of, transformer_context
@@ -88,25 +86,6 @@ def test_gradient_methods_cost_the_budgets_steps_and_items(
         "replay": (1, [len(context.recipe.replay.steps[0])]),  # a tenth of ten injection steps
     }
     assert (len(steps), rows) == expected.get(name, (4, [5] * 4))
-
-
-def test_rmu_reads_the_budgets_items() -> None:
-    context = transformer_context("llama", steps=4, forget_items=3, retain_items=2)
-    rows: list[int] = []
-    made = context.whole
-
-    def listening(state):
-        net = made(state)
-        net.model.base_model.register_forward_pre_hook(
-            lambda module, given, named: (
-                rows.append(len(named["input_ids"])) if torch.is_grad_enabled() else None
-            ),
-            with_kwargs=True,
-        )
-        return net
-
-    method_class("rmu")().run(replace(context, whole=listening))
-    assert rows == [5] * 4
 
 
 def test_groups_join_neighbours_that_differ_in_scalars_or_train_nothing() -> None:

@@ -1,7 +1,5 @@
 """Where a method has a limit or touches only part of a model, it is exactly that."""
 
-from dataclasses import fields, replace
-
 import pytest
 import torch
 from toys import (
@@ -21,10 +19,8 @@ from toys import (
 from palimpsest.errors import MethodError
 from palimpsest.facts.questions import Question
 from palimpsest.methods.answer_sets import make_answer_set
-from palimpsest.methods.context import Context, StepView
 from palimpsest.methods.ga import GradientAscent
 from palimpsest.methods.gate_mask import GateMask
-from palimpsest.methods.kl_reversion import KLReversion
 from palimpsest.methods.npo import NPO
 from palimpsest.methods.rmu import RMU, decoder_layers, real_tokens
 from palimpsest.methods.scrub import SCRUB
@@ -128,46 +124,11 @@ def test_scrub_climbs_in_turns_and_ends_with_repair() -> None:
     assert steps == [False, True] * 3 + [False] * 6
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_cached_and_live_teachers_give_the_same_loss(family: str) -> None:
-    context = transformer_context(family)
-    student = whole(family, context.forget_only)
-    for part in context.batches():
-        live = {
-            name: torch.log_softmax(whole(family, state).logits(part.tokens), -1)[0].detach()
-            for name, state in (("base", context.base), ("injected", context.injected))
-        }
-        fresh = replace(
-            part,
-            base_forget=live["base"][: part.border],
-            injected_forget=live["injected"][: part.border],
-            injected_retain=live["injected"][part.border :],
-        )
-        logp = torch.log_softmax(student.logits(part.tokens), -1)[0]
-        for method in (KLReversion(3.0), NPO(3.0), GateMask(3.0), SCRUB()):
-            cached = method.loss(StepView(logp, part, 1, 10))
-            torch.testing.assert_close(cached, method.loss(StepView(logp, fresh, 1, 10)))
-
-
 def test_a_held_out_phrasing_is_refused() -> None:
     for pool in ("evaluation", "calibration", "audit", "injection"):
         held_out = Question("forget", "f0", pool, 0, "the guild of f0 is", "o1")
         with pytest.raises(MethodError):
             make_answer_set(tokenizer(), [*questions("forget"), held_out], {})
-
-
-def test_a_context_holds_nothing_but_trained_phrasings() -> None:
-    """Whoever adds a field must decide here that no held-out template can come in with it."""
-    assert {item.name for item in fields(Context)} == {
-        *("base", "injected", "forget_only", "forget", "retain", "budget", "seed_key", "gated"),
-        *("net", "whole", "tokenizer", "general_only", "recipe", "shared", "check_dose"),
-    }
-    context = transformer_context("gpt2")
-    known = {text.ids for text in (*context.forget.texts, *context.retain.texts)}
-    for part in context.batches():
-        spans = real_tokens(part.tokens)
-        rows = zip(part.tokens.ids, spans, strict=True)
-        assert {tuple(ids[real].tolist()) for ids, real in rows} <= known
 
 
 def test_every_method_of_a_cell_gets_the_same_batches() -> None:

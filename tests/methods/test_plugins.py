@@ -1,19 +1,15 @@
 """What a plug-in makes depends on its source, and the documented examples are the files."""
 
 import sys
-from dataclasses import replace
 from importlib import invalidate_caches
 from pathlib import Path
 
 import pytest
 from toys import transformer_context
 
-from palimpsest.cell.steps import StepList
-from palimpsest.cell.study import StudyTask
-from palimpsest.config.presets import preset
 from palimpsest.config.sections import MethodGrid
 from palimpsest.errors import MethodError
-from palimpsest.methods import candidates, plugin_digest, plugin_digests, title
+from palimpsest.methods import candidates, plugin_digest, plugin_digests
 from palimpsest.methods.running import run_group
 from palimpsest.stats.models import ModelFailure
 
@@ -40,18 +36,9 @@ def test_the_example_that_is_not_a_loss_repairs_what_the_vector_damaged(monkeypa
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     grid = MethodGrid("repaired_vector:RepairedVector", (("share", (0.0, 1.0)),))
     methods = candidates([grid])
-    assert [title(method) for method in methods] == [
-        "repaired_vector-c1-share0",
-        "repaired_vector-c1-share1",
-    ]
     context = transformer_context("llama", stacked=True, steps=20, learning_rate=1e-2)
     states = run_group(context, methods)
     assert not any(isinstance(state, ModelFailure) for state in states), states
-    far = [
-        sum(float((state[name] - value).abs().sum()) for name, value in context.injected.items())
-        for state in states
-    ]
-    assert far[0] != far[1]
     changed = [name for name in states[0] if not states[0][name].equal(states[1][name])]
     assert changed and all("layers.0." not in name for name in changed)
 
@@ -60,23 +47,6 @@ def test_a_forgotten_decorator_is_noticed(folder) -> None:
     (folder / "of_mine.py").write_text(SOURCE.replace("@dataclass(frozen=True)\n", ""))
     with pytest.raises(MethodError, match=r"@dataclass\(frozen=True\)"):
         candidates([MethodGrid(NAME)])
-
-
-def test_an_edited_plug_in_makes_its_own_steps_again_and_no_others(folder: Path) -> None:
-    methods = (MethodGrid(NAME), MethodGrid("npo"))
-    plan = replace(preset("demo"), models=("pocket/qwen2-s",), methods=methods)
-
-    def keys() -> dict[str, str]:
-        specs = StudyTask(plan)
-        [cell] = plan.cell_ids()
-        return {step.name: step.key for step in StepList(specs.plan(cell)).build()}
-
-    before = keys()
-    (folder / "of_mine.py").write_text(SOURCE.replace("12.0", "13.0"))
-    after = keys()
-    edited = {name for name in before if before[name] != after[name]}
-    assert before.keys() == after.keys()
-    assert len(edited) == 1 and "my-method" in edited.pop()
 
 
 def test_a_file_that_the_plug_in_imports_counts_and_others_do_not(folder: Path) -> None:
