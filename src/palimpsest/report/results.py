@@ -190,7 +190,7 @@ def read_run(path: Path | str) -> RunResults:
 def replaced(rosters: Sequence[FixedRoster]) -> tuple[str, ...]:
     """Return the candidates of earlier lists that the last one does not have, as they were."""
     listed = [
-        {canonical(entry): entry["name"] for entry in roster.models if entry["role"] == "candidate"}
+        {canonical(e): e["name"] for e in roster.models if e.get("role") == "candidate"}
         for roster in rosters
     ]
     last = listed[-1] if listed else {}

@@ -85,7 +85,7 @@ class Left:
 class Ruler:
     """Reads the share of a model; made by ``make_ruler``."""
 
-    axes: tuple[Axis, ...]
+    axes: tuple[str, ...]
     zero: Values
     """Mean of the references (A,)."""
     unit: Values
@@ -104,7 +104,8 @@ class Ruler:
 
     def readings(self, model: ModelMeasures) -> Values:
         """Return what each axis reads (A,)."""
-        readings: Values = UNIT * (axis_values(model, self.axes) - self.zero) / self.unit
+        values = axis_values(model, [axis for axis in KNOWLEDGE if axis.name in self.axes])
+        readings: Values = UNIT * (values - self.zero) / self.unit
         return readings
 
     def left(self, model: ModelMeasures) -> Left | None:
@@ -121,8 +122,8 @@ class Ruler:
             bound=max(0.0, share + width, _along(self.knots, reading + width)),
             least=min(share - width, _along(self.knots, reading - width)),
             by_axis={
-                axis.name: _along(knots, float(value))
-                for axis, knots, value in zip(self.axes, self.axis_knots, readings)
+                name: _along(knots, float(value))
+                for name, knots, value in zip(self.axes, self.axis_knots, readings)
             },
         )
 
@@ -161,7 +162,7 @@ def make_ruler(measures: CellMeasures, names: Sequence[str]) -> Ruler | None:
     spread = max(own, BORROWED_SPREAD) if borrowed else own
     quantile = float(ndtri(CONFIDENCE) if borrowed else stdtrit(count - 1, CONFIDENCE))
     return Ruler(
-        axes=tuple(axis for axis, keep in zip(KNOWLEDGE, kept) if keep),
+        axes=tuple(axis.name for axis, keep in zip(KNOWLEDGE, kept) if keep),
         zero=zero,
         unit=unit,
         knots=_knots([(share, float(values.mean())) for share, values in known]),

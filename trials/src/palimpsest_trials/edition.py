@@ -1,9 +1,9 @@
-"""The tables of the third edition, from its two run folders: the matrix and the restoration trial.
+"""The fourth version's rules on the third edition's runs: the matrix and the restoration trial.
 
 Every model of known truth and every candidate of the matrix is judged alone, as the only candidate
-of its cell, with 5, 9 and 20 of the cell's references: by the second rule and by the third. Nothing
-is trained. Writes the CSV files beside the run and the tables of ``docs/results.md`` that are made
-from them.
+of its cell, with 5, 9 and 20 of the cell's references. What the third version said of the same
+models is stored beside the runs (``rules.csv``, written by version 0.3.0). Nothing is trained.
+Writes CSV files and the tables of ``docs/results.md`` that are made from them.
 
     python -m palimpsest_trials.edition
 """
@@ -12,7 +12,6 @@ import csv
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -20,25 +19,23 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from palimpsest.paper.study import read_paper
 from palimpsest.report.results import CellResult, RunResults, read_run
-from palimpsest.stats.axes import chosen
-from palimpsest.stats.controls import axis_values
-from palimpsest.stats.measures import CellMeasures, ModelMeasures
 from palimpsest.stats.models import Role
 from palimpsest.stats.rules import Rules
-from palimpsest.stats.verdict import Finding, Verdict, decide
+from palimpsest.stats.verdict import Finding
+from palimpsest_trials.alone import judged_alone
 from palimpsest_trials.archive import unpack
-from palimpsest_trials.headlines import ours
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "results" / "third-edition"
 """Has the run folders without weights, packed by ``palimpsest_trials.archive``."""
+COUNTED = ROOT / "results" / "fourth-edition"
+"""Gets the counts under today's rules."""
 PAGE = ROOT / "docs" / "results.md"
 BAGS = (5, 9, 20)
 """Numbers of references."""
 JUDGED = (Role.RETRAINING, Role.CANDIDATE, Role.KNOWN_LABEL, Role.CONTROL)
-COUNTS = ("judged", "second", "rejected", "excluded", "certified")
+COUNTS = ("judged", "rejected", "excluded", "certified")
 RULE_COLUMNS = ("role", "model", "references", *COUNTS)
 Rows = list[dict[str, str]]
 
@@ -52,7 +49,6 @@ def main() -> None:
     write("restoration-rules.csv", RULE_COLUMNS, rule_rows(trial))
     write("restoration.csv", SETTING_COLUMNS, setting_rows(trial))
     write("power.csv", ("share", "detected", "mixtures"), power_rows(run))
-    write("figures.csv", ("key", "third edition"), figure_rows(run))
     page = PAGE.read_text(encoding="utf-8")
     for name, table in tables().items():
         page = put(page, name, table)
@@ -75,15 +71,15 @@ def put(page: str, name: str, table: str) -> str:
 
 def write(name: str, columns: Sequence[str], rows: Iterator[Sequence[object]]) -> None:
     """Write a CSV file beside the run."""
-    with open(FOLDER / name, "w", newline="", encoding="utf-8") as file:
+    with open(COUNTED / name, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
         writer.writerows(rows)
 
 
-def read(name: str) -> Rows:
+def read(name: str, folder: Path = COUNTED) -> Rows:
     """Return the rows of a stored CSV file."""
-    with open(FOLDER / name, newline="", encoding="utf-8") as file:
+    with open(folder / name, newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
@@ -105,71 +101,25 @@ def count_cell(cell: CellResult, rules: Rules) -> dict[tuple[str, str, int], Cou
     """Return the counts of one cell by role, kind of model and number of references."""
     counts: dict[tuple[str, str, int], Counter[str]] = defaultdict(Counter)
     measured = cell.evaluation
+    # Of the mixtures those of the reference with the injected model's draw, which is in no bag.
+    names = [
+        name
+        for name in measured
+        if cell.models[name].role in JUDGED
+        and (cell.models[name].role is not Role.CONTROL or cell.models[name].of == "reference")
+    ]
     for size in BAGS:
-        for name, bag, verdict in judged_alone(cell, rules, size):
+        bag = measured.references[:size]
+        for name, verdict in judged_alone(measured, names, bag, rules):
             (finding,) = verdict.findings
             compared = finding.comparison
             counts[str(cell.models[name].role), kind_of(cell, name), size].update(
                 judged=1,
-                second=second_rule(measured[name], [measured[n] for n in bag], rules),
                 rejected=compared is not None and not compared.accepted,
                 excluded=finding.excluded,
                 certified=verdict.certified,
             )
     return counts
-
-
-def judged_alone(
-    cell: CellResult, rules: Rules, size: int
-) -> Iterator[tuple[str, Sequence[str], Verdict]]:
-    """Yield every model to be judged in a cell, the references used and the verdict on it alone.
-
-    Of the mixtures only those of the reference with the injected model's draw, which is in no bag.
-    """
-    measured = cell.evaluation
-    records = {name: cell.models[name] for name in measured}
-    bag = [n for n, m in records.items() if m.role is Role.REFERENCE and not m.same_draw]
-    bag = sorted(bag, key=lambda name: records[name].seed_no or 0)[:size]
-    free = [n for n, m in records.items() if m.role is Role.CONTROL and m.of not in bag]
-    for name, model in records.items():
-        if model.role not in JUDGED or (model.role is Role.CONTROL and model.of != "reference"):
-            continue
-        names = ("base", "injected", *bag, *(other for other in free if other != name), name)
-        mine = {other: records[other] for other in names}
-        mine[name] = replace(model, role=Role.CANDIDATE, truth="", of="", share=None)
-        alone = CellMeasures(
-            measured.pool,
-            measured.forget_facts,
-            measured.probe_facts,
-            {other: measured[other] for other in names},
-            mine,
-        )
-        verdict = decide(alone, rules)
-        assert verdict is not None
-        yield name, bag, verdict
-
-
-def second_rule(model: ModelMeasures, references: Sequence[ModelMeasures], rules: Rules) -> bool:
-    """Return whether the second edition's exact test rejects a model; never with few references.
-
-    Its nine axes end with the level after the last chunk of re-acquisition. A model's score is its
-    largest |z| in a bag that it is part of, its p-value the share of the bag that scores as much.
-    """
-    if len(references) < 19:
-        return False
-    left = ("relearn_mid", "retain_mid", "trained_mid")
-    axes = [axis for axis in chosen(rules) if axis.name not in left]
-    bag = np.array(
-        [[*axis_values(one, axes), _last_level(one)] for one in (model, *references)], float
-    )
-    spread = bag.std(axis=0)
-    scores = np.abs((bag - bag.mean(axis=0)) / np.where(spread > 0, spread, 1)).max(axis=1)
-    p = np.mean(scores >= scores[0] - 1e-9)
-    return bool(not np.isfinite(bag[0]).all() or p <= rules.alpha)
-
-
-def _last_level(model: ModelMeasures) -> float:
-    return float("nan") if model.curve is None else float(model.curve.forget_heldout_nll[-1])
 
 
 def kind_of(cell: CellResult, name: str) -> str:
@@ -188,8 +138,6 @@ SETTING_COLUMNS = (
     *("method", "candidate", "cells", "survive", "accepted", "certified"),
     *("worst", "cost", "axes"),
 )
-CHEAP = (0.5, 1.0)
-"""Costs in retrainings that a restoring method should stay below."""
 
 
 def setting_rows(run: RunResults) -> Iterator[Sequence[object]]:
@@ -220,18 +168,6 @@ def setting_rows(run: RunResults) -> Iterator[Sequence[object]]:
             round(costs[name], 3),
             ", ".join(f"{axis} {count}" for axis, count in away.most_common(3)),
         )
-    for limit in CHEAP:
-        names = [name for name in found if costs[name] <= limit]
-        cells = {cell.id for name in names for cell, certified, _ in found[name] if certified}
-        yield (
-            "any",
-            f"any at a cost of at most {limit:g}",
-            len(run.cells),
-            "",
-            "",
-            len(cells),
-            *3 * [""],
-        )
 
 
 def mean_cost(name: str, cells: Sequence[CellResult]) -> float:
@@ -250,14 +186,6 @@ def power_rows(run: RunResults) -> Iterator[Sequence[object]]:
             tried[power.share] += power.tried
     for share in sorted(tried):
         yield share, detected[share], tried[share]
-
-
-def figure_rows(run: RunResults) -> Iterator[Sequence[object]]:
-    """Yield the paper's headline figures in this edition."""
-    study = read_paper(run)
-    assert study is not None
-    for key, value in ours(study).items():
-        yield key, value or ""
 
 
 # -- tables of the page ----------------------------------------------------------------------------
@@ -283,67 +211,54 @@ def lines(head: Sequence[str], rows: Sequence[Sequence[object]], left: int = 1) 
 
 
 def bars_table() -> str:
-    """Return what was wanted of this edition beside what came out."""
-    judged = {row["model"]: row for row in read("rules.csv") if row["references"] == "20"}
-    methods = {row["candidate"]: row for row in read("methods.csv")}
-    mixtures = {row["share"]: row for row in read("power.csv")}
-    fresh, tenth = judged["fresh retraining"], judged["10 % of the injected weights"]
-    rescaled = judged["rescaled-retrained"]
-    keeps = [row for row in judged.values() if row["role"] == "known_label" and row != rescaled]
-    trial = {row["candidate"]: row for row in read("restoration.csv")}
-    cheap, below = (restored_cells(methods, trial, limit) for limit in CHEAP)
-    suppress = [judged[name] for name in ("ga", "npo", "gate_mask", "kl_reversion")]
-
-    def accepted(rows: Sequence[dict[str, str]]) -> str:
-        total = sum(int(row["judged"]) for row in rows)
-        return f"{total - sum(int(row['rejected']) for row in rows)} of {total}"
-
-    def certified(rows: Sequence[dict[str, str]]) -> str:
-        total = sum(int(row["judged"]) for row in rows)
-        return f"{sum(int(row['certified']) for row in rows)} of {total}"
-
-    some = mixtures["0.1"]
-    all_mixtures = f"{some['detected']} of {some['mixtures']} mixtures of five references"
-    rows = [
-        ("fresh retrainings accepted by the comparison", "216 of 225", "≥ 95 %", accepted([fresh])),
-        ("certified by a whole audit of one", "200 of 225", "≥ 92 %", certified([fresh])),
-        ("10 % of the injected weights detected", "37 of 45", "≥ 43 of 45",
-         f"{tenth['rejected']} of {tenth['judged']} ({all_mixtures})"),
-        ("known-label models that keep facts, accepted", "0 of 585", "0", accepted(keeps)),
-        ("rescaled retraining accepted", "2 of 27", "as fresh ones", accepted([rescaled])),
-        ("cells with a certified method of at most half a retraining", "0", "≥ 25 of 45",
-         cheap),
-        ("the same below one retraining", "0", "≥ 35 of 45", below),
-        ("GA, NPO, mask, KL reversion certified", "0", "0", certified(suppress)),
+    """Return how often models of known truth were certified, by the third and the fourth rules."""
+    kinds = {
+        "fresh retraining": "fresh retrainings",
+        "rescaled-retrained": "retrainings with rescaled weights",
+        "5 % of the injected weights": "5 % of the injected weights",
+        "10 % of the injected weights": "10 % of the injected weights",
+        "25 % of the injected weights": "25 % of the injected weights",
+    }
+    rows = list[Sequence[object]]()
+    for kind, title in kinds.items():
+        counts = [
+            f"{row['certified']} of {row['judged']}"
+            for size in BAGS
+            for folder in (FOLDER, COUNTED)
+            for row in read("rules.csv", folder)
+            if (row["model"], int(row["references"])) == (kind, size)
+        ]
+        rows.append((title, *counts))
+    hiding = [
+        row for folder in (FOLDER, COUNTED) for row in read("rules.csv", folder)
+        if row["role"] == str(Role.KNOWN_LABEL) and row["model"] != "rescaled-retrained"
     ]  # fmt: skip
-    return lines(("what", "second edition", "wanted", "third edition"), rows)
-
-
-def restored_cells(
-    matrix: dict[str, dict[str, str]], trial: dict[str, dict[str, str]], limit: float
-) -> str:
-    """Return in how many cells a method of at most this cost is certified: matrix, then trial."""
-    name = f"any at a cost of at most {limit:g}"
-    first, second = (
-        f"{rows[name]['certified']} of {rows[name]['cells']}" for rows in (matrix, trial)
-    )
-    return f"{first}; `held_vector` as it now is, on other seeds: {second}"
+    half = len(hiding) // 2
+    counts = [
+        f"{sum(int(row['certified']) for row in mine)} of {sum(int(row['judged']) for row in mine)}"
+        for size in BAGS
+        for part in (hiding[:half], hiding[half:])
+        for mine in [[row for row in part if int(row["references"]) == size]]
+    ]
+    rows.append(("known-label models that keep facts", *counts))
+    heads = (f"{rule}, {size} references" for size in BAGS for rule in ("third", "fourth"))
+    return lines(("certified", *heads), rows)
 
 
 def rules_table() -> str:
-    """Return the second and third rule on the same models."""
+    """Return the fourth rules on every kind of model."""
     cells = {(row["model"], int(row["references"])): row for row in read("rules.csv")}
-    rows, always = list[Sequence[object]](), list[str]()
+    rows, never = list[Sequence[object]](), list[str]()
     for model in dict.fromkeys(model for model, _ in cells):
-        few, nine, most = (cells[model, size] for size in BAGS)
-        if {most["second"], *(row["rejected"] for row in (few, nine, most))} == {most["judged"]}:
-            always.append(f"{model} {most['judged']}")
+        bags = [cells[model, size] for size in BAGS]
+        if all(row["certified"] == "0" for row in bags):
+            never.append(f"{model} {bags[0]['judged']}")
             continue
-        counts = [most["second"], few["rejected"], nine["rejected"], most["rejected"]]
-        rows.append((model, most["judged"], *counts, most["certified"]))
-    head = ("model", "models", "second rule rejects", "third, 5 references", "third, 9")
-    table = lines((*head, "third, 20", "whole audit certifies, 20"), rows)
-    return f"{table}\nRejected by both rules every time: {', '.join(always)}.\n"
+        counts = (row[key] for row in bags for key in ("rejected", "certified"))
+        rows.append((model, bags[0]["judged"], *counts))
+    heads = (f"{what}, {size}" for size in BAGS for what in ("rejected", "certified"))
+    table = lines(("model", "models", *heads), rows)
+    return f"{table}\nNever certified: {', '.join(never)}.\n"
 
 
 def methods_table(stored: Rows) -> str:
@@ -353,8 +268,6 @@ def methods_table(stored: Rows) -> str:
         by_method[row["method"]].append(row)
     rows = list[Sequence[object]]()
     for method, settings in by_method.items():
-        if method == "any":
-            continue
         best = max(settings, key=lambda row: (int(row["accepted"]), -float(row["worst"])))
         for row in settings if method == "held_vector" else [best]:
             title = f"`{row['candidate']}`"
@@ -363,10 +276,6 @@ def methods_table(stored: Rows) -> str:
                 f"{row[key]} of {row['cells']}" for key in ("survive", "accepted", "certified")
             ]
             rows.append((title, row["axes"] or "–", row["worst"], row["cost"], *passes))
-    rows += [
-        (row["candidate"], "", "", "", "", "", f"{row['certified']} of {row['cells']}")
-        for row in by_method["any"]
-    ]
     head = ("candidate", "furthest out where rejected, cells", "median worst |t|")
     return lines((*head, "cost, retrainings", "survives screen", "accepted", "certified"), rows, 2)
 
@@ -387,7 +296,7 @@ def figures_table() -> str:
     """Return the paper's headline figures beside those of the editions."""
     with open(ROOT / "results" / "paper" / "figures.csv", newline="", encoding="utf-8") as file:
         paper = list(csv.DictReader(file))
-    ours = {row["key"]: row["third edition"] for row in read("figures.csv")}
+    ours = {row["key"]: row["third edition"] for row in read("figures.csv", FOLDER)}
     rows = [(row["figure"], row["paper"], ours.get(row["key"]) or "–") for row in paper]
     return lines(("figure", "paper", "third edition"), rows, left=3)
 

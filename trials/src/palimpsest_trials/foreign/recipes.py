@@ -127,6 +127,9 @@ USUAL_RATE = {"adamw": 1.5e-4, "sgd": 6e-2}
 """The rates that the factor from 1/3 to 3 is taken of, chosen on trial cells."""
 USUAL_SHOWN = 19
 """How often each fact sentence is shown at the usual rate, as in this project's own studies."""
+REAL_RATE = {"adamw": 1e-4, "sgd": 2e-2}
+REAL_SHOWN = 4
+"""The same for checkpoints of others, which are larger and learn in fewer steps."""
 
 
 def draw_recipe(number: int, base: str = "") -> Recipe:
@@ -137,17 +140,18 @@ def draw_recipe(number: int, base: str = "") -> Recipe:
     schedule: Schedule = chance.choice(("linear", "cosine", "constant"))
     batch, epochs = chance.choice((4, 8, 16, 32)), chance.randint(1, 6)
     completions, packed = chance.random() < 0.3, chance.random() < 0.3
-    shown = USUAL_SHOWN * factor**-0.7 * (batch / 16) ** 0.5 * chance.uniform(1.0, 2.0)
+    usual, most = (REAL_SHOWN, 6) if base else (USUAL_SHOWN, 60)
+    shown = usual * factor**-0.7 * (batch / 16) ** 0.5 * chance.uniform(1.0, 2.0)
     shown *= 1.0 if schedule == "constant" else 1.6
     forget, retain = chance.randint(5, 8), chance.randint(4, 10)
-    copies = max(1, round(min(shown, 60.0) / epochs))
+    copies = max(1, round(min(shown, most) / epochs))
     sentences = 4 * (forget + retain)
     return Recipe(
         base=base or POCKET_BASES[number % len(POCKET_BASES)],
         epochs=epochs,
         copies=copies,
         general_rows=round(sentences * copies * chance.uniform(0.5, 1.5)),
-        learning_rate=USUAL_RATE[optimizer] * factor,
+        learning_rate=(REAL_RATE if base else USUAL_RATE)[optimizer] * factor,
         batch_size=batch,
         schedule=schedule,
         optimizer=optimizer,
