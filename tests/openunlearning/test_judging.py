@@ -278,6 +278,14 @@ def test_the_limit_of_damage_is_what_the_full_model_does(
     assert models["full"].outcome is Outcome.STILL_KNOWS  # never damaged by its own measure
 
 
+def test_retrainings_that_lie_apart_widen_the_limit(world: World) -> None:
+    world.references()
+    world.candidate("NPO", 0.4, 0.4, 0.25)
+    assert judge(world)["NPO"].outcome is Outcome.DAMAGED
+    world.write(f"finetune/tofu_{BASE}_retain99_seed1/evals", world.sets(0.4, 0.4, 0.25))
+    assert judge(world)["NPO"].outcome is Outcome.NOT_TOLD_APART
+
+
 def test_without_a_full_model_there_are_levels_and_no_word(world: World) -> None:
     world.references()
     (world.root / f"eval/tofu_{BASE}_full/evals_forget01/TOFU_EVAL.json").unlink()

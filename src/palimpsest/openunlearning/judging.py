@@ -12,9 +12,10 @@ of another model.
 A candidate is *damaged* if, on questions that unlearning should leave alone (holdout, retain, real
 authors, world facts), its median difference from the retrained models exceeds a limit that the
 logs at hand give: twice that of the full model, which differs from them in the forget data alone,
-and at least ``DAMAGE``. Differences are in spreads, 1.4826 MAD of the retrained models' scores over
-the questions. Without a full or a retrained model there are levels and no word. A test against one
-retraining would not do: with hundreds of questions it rejects a second retraining too.
+and of each retrained model from the others, and at least ``DAMAGE``. Differences are in spreads,
+1.4826 MAD of the retrained models' scores over the questions. Without a full or a second retrained
+model there are levels and no word. A test against one retraining would not do: with hundreds of
+questions it rejects a second retraining too.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -245,9 +246,12 @@ def _judge_usable(usable: list[Model], anchor: str | None) -> list[Model]:
         replace(m, shifts=_measure_shifts(m, references), reference_logs=references.logs(m))
         for m in tested
     ]
-    full = next((model.path for model in ends if model.role is Role.FULL), None)
-    known = next((model.shifts for model in shifted if model.path == full), {})
-    limits = {k: max(DAMAGE, 2 * abs(shift)) for k, shift in known.items() if k != "forget"}
+    full = [model.path for model in ends if model.role is Role.FULL][:1]
+    limits = dict[str, float]()
+    for model in shifted:
+        if model.path in {*full, *references.paths}:
+            for key, shift in model.shifts.items():
+                limits[key] = max(DAMAGE, 2 * abs(shift), limits.get(key, 0.0))
     judged = [_conclude(model, limits) for model in shifted]
     return _compare_with_retrainings(judged, [m for m in judged if m.path in references.paths])
 
@@ -363,7 +367,7 @@ def find_limits(groups: Sequence[Group]) -> Iterator[str]:
     judged = [group for group in groups if any(model.screen for model in group.models)]
     for words, has in (
         ("no retrained model, so no word on damage", lambda m: m.reference_logs),
-        ("no full model, so no word on damage", lambda m: m.screen and m.role is Role.FULL),
+        ("no full model, so no word on damage", _is_scale),
         ("raw scores: difficulty may differ, over-forgetting is not seen", lambda m: m.anchor),
         ("anchored to retrained models", lambda m: m.anchor is not Role.RETRAINED),
     ):
@@ -382,6 +386,11 @@ def find_limits(groups: Sequence[Group]) -> Iterator[str]:
     if unchecked := sum(not model.template for model in models):
         share = f"{unchecked} of {len(models)} logs"
         yield f"no .hydra/config.yaml beside {share}: their prompts may differ unseen"
+
+
+def _is_scale(model: Model) -> bool:
+    """Return whether a model's distance from the retrained ones limits that of candidates."""
+    return model.last and bool(model.shifts) and model.role in (Role.FULL, Role.RETRAINED)
 
 
 def _whole_name(model: Model) -> str:

@@ -133,13 +133,11 @@ def _references(config: RunConfig, base: str, injected: str, remarks: list[str])
             )
         paths.append(str(found.folder))
     remarks += [f"{', '.join(names)}: {text}." for text, names in notes.items()]
-    needed = MINIMUM_REFERENCES
-    if len(paths) < needed:
+    if len(paths) < MINIMUM_REFERENCES:
         remarks.append(
-            f"{len(paths)} references found in saves/finetune; with fewer than {needed} a verdict is "
-            f"partial. Train them on {SPLITS[split]} with OpenUnlearning and other seeds, or with "
-            "`palimpsest retrain --open-unlearning` on the full model's run, which also writes a "
-            "script for a cluster, and name them with --references-folder."
+            f"{len(paths)} references found in saves/finetune; a verdict with fewer than "
+            f"{MINIMUM_REFERENCES} is partial. Train them on {SPLITS[split]} with other seeds: "
+            "`palimpsest retrain --open-unlearning` on the full model's run writes a script for it."
         )
     return paths
 
