@@ -22,10 +22,16 @@ from tests.made_runs import (
     write_study,
 )
 
-from palimpsest.certificate import Verification, certify, read_verdicts, verify
+from palimpsest.certificate import (
+    Verification,
+    certify,
+    read_verdicts,
+    verify,
+    write_bundle_page,
+    write_model_card,
+)
 from palimpsest.certificate.bundle import PREDICATE_TYPE, SCOPE, unpack
 from palimpsest.certificate.checks import CHECKS, examine
-from palimpsest.certificate.show import write_bundle_page, write_model_card
 from palimpsest.certificate.signature import read_public
 from palimpsest.cli import UNREAD
 from palimpsest.errors import BundleError, InputError, SealError

@@ -55,7 +55,7 @@ def certify(
 
     bundle = write_bundle(run, out, key, pool)
     if model_card is not None:
-        from palimpsest.certificate.show import write_model_card
+        from palimpsest.certificate import write_model_card
 
         write_model_card(bundle, model_card, cell)
     verdicts = read_verdicts(bundle)
@@ -100,6 +100,6 @@ def verify(
     if not result.ok:
         sys.exit(1)
     if page is not None:
-        from palimpsest.certificate.show import write_bundle_page
+        from palimpsest.certificate import write_bundle_page
 
         say(f"page: {write_bundle_page(result, page)}")
