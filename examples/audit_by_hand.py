@@ -1,7 +1,7 @@
 """A whole audit in one file: load, score, re-acquire, screen, compare, decide.
 
 ``python examples/audit_by_hand.py FOLDER`` trains seven pocket models in FOLDER and audits two of
-them. It says what ``palimpsest audit`` says of the same models (tests/test_audit_by_hand.py). The
+them. It says what ``palimpsest audit`` says of the same models (tests/test_examples.py). The
 command also checks its inputs, resumes, looks for odd or copied references and for another recipe,
 and writes a report.
 """
