@@ -22,8 +22,8 @@ from palimpsest.stats.verdict import Verdict, early_verdict
 
 if TYPE_CHECKING:
     from palimpsest.cell.audit import AuditTask
+    from palimpsest.cell.launch import Task
     from palimpsest.cell.make_models import Made
-    from palimpsest.cell.task import Task
 
 PathLike = str | os.PathLike[str]
 Progress = Callable[[str, int, int], None]

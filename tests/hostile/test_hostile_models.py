@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from tests.checkpoints import WEIGHTS, change_weights, copy_of, edit, saved
 from transformers import AutoModelForCausalLM
 
-from palimpsest.cell.frame import FRAME_LIMIT, find_frame
+from palimpsest.cell.frame import find_frame
 from palimpsest.config.sections import Prompt
 from palimpsest.errors import ModelError
 from palimpsest.models import skeleton, tokenizer
@@ -492,17 +492,15 @@ def test_one_tokenizer_is_tried_once_wherever_it_lies(folder, tmp_path, monkeypa
     outline(str(shutil.copytree(folder, tmp_path / "copy")))
 
 
-HUGE = "{% for a in range(9999) %}" + "x" * 100 + "{% endfor %}{{ messages[0].content }}"
 REACHING = "{{ messages.__class__.__mro__[1].__subclasses__() }}"
 
 
-@pytest.mark.parametrize("template", [HUGE, REACHING, "{% for %}"])
-def test_a_chat_template_has_little_room_and_reaches_nothing(folder, template):
+@pytest.mark.parametrize("template", [REACHING, "{% for %}"])
+def test_a_chat_template_reaches_nothing(folder, template):
     edit(folder, "tokenizer_config.json", chat_template=template)
     with pytest.raises(ModelError) as caught:
         find_frame(outline(str(folder)).tokenizer, Prompt(chat=True))
     assert len(str(caught.value)) < 1_000
-    assert template != HUGE or str(FRAME_LIMIT) in str(caught.value)
 
 
 # ---------------------------------------------------------------- adapters

@@ -326,11 +326,6 @@ def test_an_injected_model_that_does_not_know_the_rows_is_refused(
         unlearn(values | recipe | {"out": str(tmp_path / "out")})
 
 
-def test_a_rate_that_destroys_the_model_is_named(base: str, recipe: Values, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="learning_rate"):
-        retrain({"base": base, "out": str(tmp_path / "out")} | recipe | {"learning_rate": 10.0})
-
-
 @pytest.mark.parametrize(
     ("values", "key"),
     [

@@ -9,15 +9,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from palimpsest.cell.beacon import Beacon
 from palimpsest.cell.checkpoints import find_checkpoints, read_record, same_place
+from palimpsest.cell.estimate import Estimate
 from palimpsest.cell.frame import Frame, find_frame
+from palimpsest.cell.launch import Task
 from palimpsest.cell.plan import CellPlan, Given, Mixed, SourcedModel, sourced
 from palimpsest.cell.planned import AUDIT as CELL
 from palimpsest.cell.planned import Listed, planned_cell
-from palimpsest.cell.task import CellTask
 from palimpsest.cell.texts import CellTexts, own_facts
 from palimpsest.config.commands import AuditConfig, check_candidate_name
 from palimpsest.config.load import as_dict
@@ -48,9 +49,6 @@ from palimpsest.stats.rules import Rules
 from palimpsest.stats.words import count
 from palimpsest.text import shown_path
 
-if TYPE_CHECKING:
-    from palimpsest.cell.estimate import Estimate
-
 ONE_WAY = (
     "The axis reversed is not measured, because not every forget fact has the keys subject and "
     "relation; add both to measure it."
@@ -58,7 +56,7 @@ ONE_WAY = (
 
 
 @dataclass(frozen=True)
-class AuditTask(CellTask):
+class AuditTask(Task):
     """An audit of given models, checked on paper before any is measured."""
 
     config: AuditConfig
@@ -262,7 +260,7 @@ class AuditTask(CellTask):
         sets, count = self.sets, len(self.candidates)
         return certifiability(len(sets["forget"]), len(sets["probe"]), count, self.rules.alpha)
 
-    def preview(self, estimate: "Estimate", workers: int) -> list[str]:
+    def preview(self, estimate: Estimate, workers: int) -> list[str]:
         """Return what the audit would do, take and be able to notice."""
         config, sets = self.config, self.sets
         candidates, references = len(self.candidates), len(self.references) - len(config.exclude)

@@ -12,7 +12,7 @@ from typing import Any
 from palimpsest.errors import FactsError, InputError, ModelError, PlanError
 from palimpsest.facts.files import Fact, as_jsonl, make_fact
 from palimpsest.files import read_object
-from palimpsest.run.files import digest, disk_errors, make_folder, write_bytes
+from palimpsest.run.files import digest, disk_errors, folder_path, make_folder, write_bytes
 from palimpsest.text import shown_path
 
 RECORD = "palimpsest.json"
@@ -78,10 +78,20 @@ def same_place(place: str, other: str) -> bool:
     )
 
 
+def check_out(out: Path) -> Path:
+    """Return the resolved path of the folder to make; PlanError where none can be made."""
+    try:
+        out = folder_path(out)
+    except InputError as error:
+        raise PlanError(str(error), key="out") from error
+    nearest = next(path for path in (out, *out.parents) if path.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        raise PlanError(f"{nearest}: no folder can be made there; choose another", key="out")
+    return out
+
+
 def check_new_folder(out: Path) -> None:
     """Refuse an existing folder: nothing is overwritten."""
-    from palimpsest.cell.launch import check_out
-
     if os.path.lexists(out):
         raise PlanError(
             f"{shown_path(out)} exists; expected a new folder, because nothing is overwritten; "

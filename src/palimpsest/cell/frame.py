@@ -31,8 +31,6 @@ TEMPLATE_KEYS = (
     *("user_start_tag", "user_end_tag", "asst_start_tag"),
 )
 _QUESTION, _ANSWER = "palimpsest-question", "palimpsest-answer"
-FRAME_LIMIT = 2**16
-"""Most characters that a chat template may put around a question and its answer."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ def find_frame(tokenizer: Any, prompt: Prompt) -> Frame | None:
     else:
         turns = [("user", _QUESTION), ("assistant", _ANSWER)]
         messages = [{"role": role, "content": text} for role, text in turns]
-        text = render_chat(tokenizer, messages, prompt)
+        (text,) = render_chats(tokenizer, [messages], prompt)
         before, asked, rest = text.partition(_QUESTION)
         between, answered, after = rest.partition(_ANSWER)
         if not asked or not answered:
@@ -80,21 +78,10 @@ def find_frame(tokenizer: Any, prompt: Prompt) -> Frame | None:
     return replace(frame, before=_without_start(tokenizer, frame.before))
 
 
-def render_chat(tokenizer: Any, messages: Sequence[dict[str, str]], prompt: Prompt) -> str:
-    """Return the turns as the chat template writes them; its first token is always in the text."""
-    (text,) = render_chats(tokenizer, [messages], prompt)
-    if len(text) > FRAME_LIMIT:
-        raise ModelError(
-            f"chat: the chat template writes {len(text)} characters around a question; expected "
-            f"at most {FRAME_LIMIT}; leave --chat out, or save the base with another template"
-        )
-    return text
-
-
 def render_chats(
     tokenizer: Any, conversations: Sequence[Sequence[dict[str, str]]], prompt: Prompt
 ) -> list[str]:
-    """Return each conversation as the chat template writes it.
+    """Return each conversation as the chat template writes it; its first token is in the text.
 
     A template may ask for the day of the run; it gets the date of the settings.
     """

@@ -1,20 +1,105 @@
-"""Check a task, say what it would take, or do what is left of it: the one way to run anything."""
+"""A task, and the one way to run any: check it, say what it would take, or do what is left of it.
 
-import os
+A task is what a command does with cells, from its configuration to the plan of each cell. Studies,
+audits, ``retrain`` and ``unlearn`` are tasks.
+"""
+
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from palimpsest.cell.estimate import check_memory, estimate_cells, suitable_workers
+from palimpsest.cell.checkpoints import check_out
+from palimpsest.cell.estimate import Estimate, check_memory, estimate_cells, suitable_workers
+from palimpsest.cell.models import try_plugins
 from palimpsest.cell.plan import CellPlan
-from palimpsest.cell.task import Task
-from palimpsest.errors import InputError, ModelError, PalimpsestError, PlanError, StudyFailed
-from palimpsest.models.device import check_device
+from palimpsest.cell.work import CellWork
+from palimpsest.config.sections import Engine
+from palimpsest.errors import InputError, ModelError, PalimpsestError, StudyFailed
+from palimpsest.models.device import check_device, keep_freed_memory
 from palimpsest.run.executor import Event, OnEvent, Outcome, make_executor, silent
-from palimpsest.run.files import folder_path, remove
+from palimpsest.run.files import remove
 from palimpsest.run.steps import Failure, Job
 from palimpsest.run.store import Roster, Run, Terms
+
+PLANS = 64
+"""How many plans of cells a process keeps."""
+
+
+class Task:
+    """What a command does with cells; terms, list of models and plans are made once in a process.
+
+    A worker takes its fields and what ``carried`` names as they were when the task was checked:
+    what lies on disk may have changed since.
+    """
+
+    carried: ClassVar[tuple[str, ...]] = ("fixed",)
+
+    @property
+    def kind(self) -> str:
+        """The command, as the terms of the run name it."""
+        raise NotImplementedError
+
+    @property
+    def folder(self) -> Path:
+        """The run folder."""
+        raise NotImplementedError
+
+    @property
+    def engine(self) -> Engine:
+        """How numbers are computed."""
+        raise NotImplementedError
+
+    def check(self) -> list[str]:
+        """Raise for whatever can be known to be wrong; return what is worth knowing."""
+        raise NotImplementedError
+
+    def fix(self) -> tuple[Terms, Roster]:
+        """Return what is fixed before the first step, and the run's candidates and references."""
+        raise NotImplementedError
+
+    def build(self, cell: str) -> CellPlan:
+        """Return the plan of a cell."""
+        raise NotImplementedError
+
+    def preview(self, estimate: Estimate, workers: int) -> list[str]:
+        """Return what would be done and what it would take, one paragraph or row each."""
+        raise NotImplementedError
+
+    @cached_property
+    def fixed(self) -> tuple[Terms, Roster]:
+        """The terms and the list of models."""
+        return self.fix()
+
+    def terms(self) -> Terms:
+        """Return what is fixed about the run before its first step."""
+        return self.fixed[0]
+
+    def roster(self) -> Roster:
+        """Return the candidates and references of the run."""
+        return self.fixed[1]
+
+    def plan(self, cell: str) -> CellPlan:
+        """Return the plan of a cell, one of the last that were asked for."""
+        if cell not in self._plans:
+            if len(self._plans) == PLANS:
+                self._plans.clear()
+            self._plans[cell] = self.build(cell)
+        return self._plans[cell]
+
+    @cached_property
+    def _plans(self) -> dict[str, CellPlan]:
+        return {}
+
+    def cell(self, cell_id: str) -> CellWork:
+        """Return the work of a cell, for a worker."""
+        keep_freed_memory()
+        return CellWork(self.plan(cell_id))
+
+    def __getstate__(self) -> dict[str, Any]:
+        names = [item.name for item in fields(self)]  # type: ignore[arg-type]
+        return {name: getattr(self, name) for name in (*names, *self.carried)}
 
 
 @dataclass(frozen=True)
@@ -45,13 +130,19 @@ def launch(task: Task, options: RunOptions) -> Run:
     """Check a task, try its plug-ins and do what is left of it; return its run."""
     first, workers = _check(task, options)
     check_memory(first)
-    if first.plugins or first.measure_plugins:
-        from palimpsest.cell.models import try_plugins
-
-        try_plugins(first)
+    try_plugins(first)
     options = replace(options, workers=workers)
     run, outcome = run_cells(task, task.folder, task.terms(), task.roster(), options)
-    _raise_failures(run, outcome)
+    failed = outcome.failed
+    if len(run.cells) == 1:
+        for failure in failed.values():
+            raise _error(failure)
+    if failed:
+        reasons = "; ".join(f"{cell}, {why.step}: {why.reason}" for cell, why in failed.items())
+        raise StudyFailed(
+            f"{len(failed)} of {len(run.cells)} cells failed ({reasons}); the others are kept; run "
+            "the same command again to retry them"
+        )
     return run
 
 
@@ -72,8 +163,8 @@ def run_cells(
         outcome = executor.execute(
             job, run, workers=options.workers, on_event=options.on_event, reuse=reuse
         )
-        bad = [f for f in outcome.failed.values() if f.kind in (InputError.kind, ModelError.kind)]
-        if bad and new and len(run.cells) == 1:
+        bad_input = any(isinstance(_error(why), InputError) for why in outcome.failed.values())
+        if bad_input and new and len(run.cells) == 1:
             remove(run.path)
     return run, outcome
 
@@ -90,37 +181,9 @@ def _check(task: Task, options: RunOptions) -> tuple[CellPlan, int]:
     return first, options.workers or suitable_workers(first, most)
 
 
-def _raise_failures(run: Run, outcome: Outcome) -> None:
-    """Raise an error that names the cells that failed, if any did."""
-    failed = outcome.failed
-    if not failed:
-        return
-    if len(run.cells) == 1:
-        raise _error(next(iter(failed.values())))
-    reasons = "; ".join(f"{cell}, {why.step}: {why.reason}" for cell, why in failed.items())
-    raise StudyFailed(
-        f"{len(failed)} of {len(run.cells)} cells failed ({reasons}); the others are kept; run "
-        "the same command again to retry them"
-    )
-
-
 def _error(failure: Failure) -> PalimpsestError:
     kinds = {ModelError.kind: ModelError, InputError.kind: InputError}
     return kinds.get(failure.kind, StudyFailed)(failure.reason)
-
-
-def check_out(out: Path) -> Path:
-    """Return the resolved path of the folder to make; PlanError where none can be made."""
-    try:
-        out = folder_path(out)
-    except InputError as error:
-        raise PlanError(str(error), key="out") from error
-    nearest = next(path for path in (out, *out.parents) if path.exists())
-    if not nearest.is_dir():
-        raise PlanError(f"{nearest} is a file; expected a folder; choose another", key="out")
-    if not os.access(nearest, os.W_OK):
-        raise PlanError(f"{nearest} cannot be written to; choose another folder", key="out")
-    return out
 
 
 def progress_listener(progress: Callable[[str, int, int], None] | None) -> OnEvent:

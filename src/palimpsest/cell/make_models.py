@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 from palimpsest.cell.checkpoints import (
     RECORD,
@@ -21,8 +21,9 @@ from palimpsest.cell.checkpoints import (
     read_record,
     write_checkpoint,
 )
+from palimpsest.cell.estimate import Estimate
 from palimpsest.cell.frame import Frame, check_lengths, find_frame, render_examples
-from palimpsest.cell.launch import RunOptions, launch
+from palimpsest.cell.launch import RunOptions, Task, launch
 from palimpsest.cell.plan import (
     CellPlan,
     Commanded,
@@ -33,7 +34,6 @@ from palimpsest.cell.plan import (
     trained_source,
 )
 from palimpsest.cell.planned import listed_methods, planned_cell
-from palimpsest.cell.task import CellTask
 from palimpsest.cell.texts import TAUGHT, CellTexts, TrainingExamples
 from palimpsest.cell.work import LOG, NotMade
 from palimpsest.config.commands import ExampleRecipe, RetrainConfig, UnlearnConfig
@@ -69,9 +69,6 @@ from palimpsest.schema import build
 from palimpsest.stats.models import Model, Role, models_from_json
 from palimpsest.text import shown_path
 
-if TYPE_CHECKING:
-    from palimpsest.cell.estimate import Estimate
-
 PIECES = 600
 """Pieces of general text that a draw is made of, if the text has that many."""
 PIECE_WORDS = 20
@@ -93,7 +90,7 @@ class Made:
 
 
 @dataclass(frozen=True)
-class MakeTask(CellTask):
+class MakeTask(Task):
     """References or candidates to be made with a user's own models, by either command."""
 
     config: RetrainConfig | UnlearnConfig
@@ -314,7 +311,7 @@ class MakeTask(CellTask):
             named = ", ".join(f"{name} {value:g}" for name, value in rates.items())
             yield f"trained without dropout, which the model's configuration has ({named})"
 
-    def preview(self, estimate: "Estimate", workers: int) -> list[str]:
+    def preview(self, estimate: Estimate, workers: int) -> list[str]:
         """Return what would be done and what it would take."""
         taken = estimate.line(workers)
         if isinstance(self.config, RetrainConfig) and self.config.command:

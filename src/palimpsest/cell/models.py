@@ -260,15 +260,10 @@ class CellModels:
         """The NLL of the forget data under base and injected."""
         return self.level(self.nets([self.base])), self.level(self.nets([self.state("injected")]))
 
-    @cached_property
-    def untaught_level(self) -> float:
-        """The NLL of the retain data under base."""
-        return self.level(self.nets([self.base]), "retain")
-
     @torch.no_grad()
-    def level(self, net: Net, part: str = "forget", rows: int = 16) -> float:
-        """Return the mean NLL of a set's answers, in nats per token, under a net of one member."""
-        texts = encode_items(self.loaded.tokenizer, self.plain_setting.taught(part))
+    def level(self, net: Net, rows: int = 16) -> float:
+        """Return the NLL of the forget data, in nats per token, under a net of one member."""
+        texts = encode_items(self.loaded.tokenizer, self.plain_setting.taught("forget"))
         total = 0.0
         for several in chunked(texts, rows):
             batch = collate(several).to(net.device)
@@ -354,6 +349,8 @@ class DryCell(CellModels):
 def try_plugins(spec: CellPlan) -> None:
     """Run every plug-in once, methods for one step; an error names the first that cannot work."""
     names = dict(spec.plugins)
+    if not names and not spec.measure_plugins:
+        return
     repeatable(spec.setting.engine.device)
     cell = DryCell(spec)
     if spec.measure_plugins:

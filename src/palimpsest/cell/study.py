@@ -4,14 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from palimpsest import known
 from palimpsest.cell.beacon import Beacon
+from palimpsest.cell.estimate import Estimate
 from palimpsest.cell.frame import Frame, find_frame
+from palimpsest.cell.launch import Task
 from palimpsest.cell.plan import CellPlan, Given, sourced, trained_source
 from palimpsest.cell.planned import known_label_model, listed_methods, planned_cell
-from palimpsest.cell.task import CellTask
 from palimpsest.cell.texts import CellTexts, own_facts, used_questions
 from palimpsest.config.load import as_dict
 from palimpsest.config.plan import Plan
@@ -30,12 +31,9 @@ from palimpsest.run.store import Roster, Terms
 from palimpsest.scoring.measures import find_measures
 from palimpsest.stats.words import count
 
-if TYPE_CHECKING:
-    from palimpsest.cell.estimate import Estimate
-
 
 @dataclass(frozen=True)
-class StudyTask(CellTask):
+class StudyTask(Task):
     """A plan whose cells are trained here, and where they are stored."""
 
     config: Plan
@@ -113,7 +111,7 @@ class StudyTask(CellTask):
         )
         return terms, listed_methods(self.methods, self.plugins)
 
-    def preview(self, estimate: "Estimate", workers: int) -> list[str]:
+    def preview(self, estimate: Estimate, workers: int) -> list[str]:
         """Return what the study takes."""
         cells = count(len(self.config.cell_ids()), "cell", "cells")
         return [f"{cells} in {self.folder}: {estimate.line(workers)}"]

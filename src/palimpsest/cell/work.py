@@ -1,6 +1,5 @@
 """The work of a cell: one action per kind of step, and the summary of the finished cell."""
 
-import math
 import shlex
 import subprocess
 import sys
@@ -19,13 +18,11 @@ from palimpsest.cell.models import WEIGHTS, CellModels, State
 from palimpsest.cell.plan import CellPlan, Commanded, Given, Trained
 from palimpsest.cell.planned import candidate_model, known_label_model
 from palimpsest.cell.steps import PARTS, StepKind, chunked
-from palimpsest.cell.texts import CellTexts
 from palimpsest.config.commands import LADDER
 from palimpsest.errors import (
     MethodError,
     ModelError,
     PalimpsestError,
-    PlanError,
     TrainingDiverged,
 )
 from palimpsest.facts.sealed import verify
@@ -37,7 +34,6 @@ from palimpsest.methods.context import Method
 from palimpsest.methods.running import run_group, run_method
 from palimpsest.models.checkpoint import checkpoint_state, outline, state_digest
 from palimpsest.models.device import machine_faults, repeatable
-from palimpsest.models.net import Net
 from palimpsest.models.train import text_loss, train
 from palimpsest.run.cell import CellStore
 from palimpsest.run.files import digest, disk_errors, make_folder, remove, write_bytes
@@ -138,38 +134,23 @@ class CellWork(CellModels):
                 self.store.put_file(step, LOG, (folder / name / LOG).read_bytes())
                 remove(folder / name)
             case Trained(sets, draw):
-                checked = not self.spec.measured and "retain" in sets
-                before = self.untaught_level if checked else math.inf
-                net, diverged = self._learn(self.setting, sets, draw)
-                if diverged is not None:
-                    rate = self.setting.learning_rate
-                    what = f"{name} of cell {self.spec.id} at learning rate {rate:g}"
-                    raise TrainingDiverged(diverged, what)
-                if checked and not (after := self.level(net, "retain")) < before:
-                    raise PlanError(
-                        f"{self.setting.learning_rate:g} found; trained at it, {name} knows the "
-                        f"retain data less well than base ({after:.2f} against {before:.2f} nats "
-                        "per token); expected the rate of the injected model",
-                        key="learning_rate",
-                    )
+                setting = self.setting
+                stream, net = setting.stream(draw, sets), self.nets([self.base])
+                diverged = train(
+                    net,
+                    setting.injection_steps(stream),
+                    text_loss,
+                    learning_rate=setting.learning_rate,
+                    key=f"{self.spec.id}/{draw}",
+                    rates=stream.rates,
+                    weight_decay=setting.weight_decay,
+                )
+                if diverged:
+                    what = f"{name} of cell {self.spec.id} at learning rate"
+                    raise TrainingDiverged(diverged[0], f"{what} {setting.learning_rate:g}")
                 state = {key: value.cpu().contiguous() for key, value in net.state().items()}
         self.store.put_file(step, WEIGHTS, partial(save_weights, state))
         self.store.put(step, values={"models": {name: {"digest": state_digest(state)}}})
-
-    def _learn(self, setting: CellTexts, sets: Sequence[str], draw: str) -> tuple[Net, int | None]:
-        """Return base after training on sets of a draw, and the step at which it diverged."""
-        stream = setting.stream(draw, sets)
-        net = self.nets([self.base])
-        diverged = train(
-            net,
-            setting.injection_steps(stream),
-            text_loss,
-            learning_rate=setting.learning_rate,
-            key=f"{self.spec.id}/{draw}",
-            rates=stream.rates,
-            weight_decay=setting.weight_decay,
-        )
-        return net, diverged.get(0)
 
     def _headroom(self, step: Step) -> None:
         """Score base with and without evidence, and injected (and a reference) without."""

@@ -22,8 +22,7 @@ from palimpsest.stats.rules import Rules
 from palimpsest.text import shown
 
 if TYPE_CHECKING:
-    from palimpsest.cell.launch import RunOptions
-    from palimpsest.cell.task import Task
+    from palimpsest.cell.launch import RunOptions, Task
 
 F = TypeVar("F", bound=Callable[..., Any])
 START = Group.create_ordered("Start here")
