@@ -230,18 +230,18 @@ def bars_table() -> str:
         ]
         rows.append((title, *counts))
     hiding = [
-        row for folder in (FOLDER, COUNTED) for row in read("rules.csv", folder)
-        if row["role"] == str(Role.KNOWN_LABEL) and row["model"] != "rescaled-retrained"
-    ]  # fmt: skip
-    half = len(hiding) // 2
-    counts = [
-        f"{sum(int(row['certified']) for row in mine)} of {sum(int(row['judged']) for row in mine)}"
+        [row for row in read("rules.csv", folder) if row["references"] == str(size)]
         for size in BAGS
-        for part in (hiding[:half], hiding[half:])
-        for mine in [[row for row in part if int(row["references"]) == size]]
+        for folder in (FOLDER, COUNTED)
     ]
+    counts = list[str]()
+    for every in hiding:
+        known = [row for row in every if row["role"] == str(Role.KNOWN_LABEL)]
+        keep = [row for row in known if row["model"] != "rescaled-retrained"]
+        certified, judged = (sum(int(row[key]) for row in keep) for key in ("certified", "judged"))
+        counts.append(f"{certified} of {judged}")
     rows.append(("known-label models that keep facts", *counts))
-    heads = (f"{rule}, {size} references" for size in BAGS for rule in ("third", "fourth"))
+    heads = (f"{rule}, {size}" for size in BAGS for rule in ("third", "fourth"))
     return lines(("certified", *heads), rows)
 
 
