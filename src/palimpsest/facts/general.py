@@ -2,10 +2,11 @@
 
 General text is the prose of the pocket models, or a file such as WikiText. The pocket prose is
 about a generated world: 150 clans, 500 people, 4 000 facts. Members of a clan mostly share its
-objects. In the bake every phrasing of every pool but the sealed one occurs with these people, so a
-model raised on the prose knows the language of the templates and none of the testbed's facts
-(``nonce.py`` separates their words). What a study trains beside the facts, scores as general text
-or replays uses none of the held-out phrasings, not even for other people.
+objects. Pocket models are trained on it (*baked*, ``dev/bake_pocket.py``): every phrasing of every
+pool but the sealed one occurs with these people, so a pocket model knows the language of the
+templates and none of the testbed's facts (``nonce.py`` separates their words). What a study trains
+beside the facts, scores as general text or replays uses none of the held-out phrasings, not even
+for other people.
 
 The injected model trains on a stream, the matched retraining reference on the same stream without
 the forget set: every other text at the same step, in the same order. Each text weighs
@@ -46,7 +47,7 @@ TEXT_LIMIT = 2**30
 CLANS = 150
 PEOPLE = 500
 OWN_OBJECT = 10  # one fact in ten is the person's own and not the clan's
-HELD_OUT = 16  # one world sentence in sixteen is kept from the bake, as general text
+HELD_OUT = 16  # one world sentence in sixteen is left out of the bake, as general text
 
 
 def sentence(template: str, fact: Triple) -> str:
@@ -65,7 +66,7 @@ class World:
 
 @cache
 def world() -> World:
-    """Return the one world that every pocket model grew up with."""
+    """Return the one world that every pocket model was trained on."""
     names, objects = (fresh_words(role, "pocket world", frozenset(), "prose") for role in ROLES)
     clans, people = names[:CLANS], names[CLANS : CLANS + PEOPLE]
     facts = []
@@ -94,7 +95,7 @@ def pocket_pieces() -> tuple[str, ...]:
 
 
 def kept_from_bake(text: str) -> bool:
-    """Return whether a world sentence is one of those that no bake has seen."""
+    """Return whether no pocket model was trained on a world sentence."""
     return key_number(f"held out:{text}") % HELD_OUT == 0
 
 
@@ -103,9 +104,9 @@ def general_pieces(
 ) -> tuple[str, ...]:
     """Return ``count`` pieces of general text, all different, the same for the same key.
 
-    ``source`` is ``"pocket"`` for sentences about the world that no bake has seen, or the path of
-    a UTF-8 text file in plain or WikiText layout, which is cut into pieces of ``words`` whole
-    words.
+    ``source`` is ``"pocket"`` for sentences about the world that no pocket model was trained on, or
+    the path of a UTF-8 text file in plain or WikiText layout, which is cut into pieces of ``words``
+    whole words.
     """
     pieces = pocket_pieces() if source == POCKET else file_pieces(source, words)
     keyed = ((key_number(f"{seed_key}/general/{n}/{text}"), text) for n, text in enumerate(pieces))

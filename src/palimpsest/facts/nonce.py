@@ -18,7 +18,7 @@ common, because the pocket tokenizer is small.
 A subject is two words, a given name and a clan ("Kalen Rodus"); an object is one ("Vekadun").
 Words are built from syllables and put in order by SHA-256, so a key always gives the same facts,
 on every machine, whatever was drawn before. They are parted in two halves by a bit of their own
-SHA-256: the prose that the pocket models grew up with uses only the ``prose`` half, facts of the
+SHA-256: the prose that pocket models are trained on uses only the ``prose`` half, facts of the
 testbed only the ``testbed`` half, so no seed can ever ask a pocket model about a name it has met.
 """
 

@@ -98,7 +98,7 @@ def tofu_probes(
     taken: words of the data in lower case; no name is made of one.
     form: what prompts are made of questions with.
     """
-    # Not the syllables of nonce.py, which the pocket models grew up with.
+    # Not the syllables of nonce.py, which the pocket models were trained on.
     given, family = (_names(part, f"{seed_key}/{part}", taken) for part in ("given", "family"))
     if count > min(len(given), len(family)):
         raise _out_of_names("probes", count, min(len(given), len(family)))

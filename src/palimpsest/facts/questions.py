@@ -32,7 +32,7 @@ FactSet = StrEnum("FactSet", "FORGET RETAIN PROBE GENERAL FURTHER INVENTED")
 Pool = StrEnum(
     "Pool",
     "TRAINED CLOZE EVALUATION CALIBRATION PROSE AUDIT GENERAL "
-    # Other ways of asking (elicitation.py).
+    # Other ways of asking (``elicitations``).
     "SYMBOLS RECASED MISSPELT ALIAS PRONOUN REVERSED OPENER FEW_SHOT "
     # What methods, criteria and known-label models make for themselves; never stored.
     "OWN REFUSAL DISTRACTOR PREFIXED",

@@ -102,7 +102,7 @@ def is_plugin(name: str) -> bool:
 def chosen(names: Sequence[str]) -> tuple[KnownLabel, ...]:
     """Return the known-label models that a plan names, in its order.
 
-    Plug-ins are imported: only for a plan that the user runs, never for one that was handed over.
+    Plug-ins are imported, so this is called for a plan that the user runs and for no other.
     """
     entries = tuple(map(_entry, names))
     models = [entry.model for entry in entries]
