@@ -40,7 +40,8 @@ def test_without_a_key_a_valid_signature_is_by_a_key_that_nobody_named(signed_bu
     (check,) = [check for check in verified.checks if check.state != "ok"]
     assert check.name == "signature" and check.state == "self-signed"
     assert verified.to_json()["answer"] == "self-signed"
-    assert verified.lines()[-1].startswith("Answer: self-signed")
+    assert verified.lines()[0].startswith("Answer: self-signed")
+    assert verified.lines()[1] == f"Signer: {verified.signer}"
 
 
 def test_an_unsigned_bundle_says_so_and_fails_when_a_key_is_given(

@@ -92,7 +92,7 @@ def write_bundle_page(result: Verification, folder: Path) -> Path:
     if folder.exists():
         raise InputError(f"{folder}: exists; expected a new folder for the page")
     results = replace(Bundle(result.data).results, path=folder)
-    return write_report(results, paper_section(results))
+    return write_report(results, paper_section(results), result.heading())
 
 
 def write_model_card(bundle: Path, path: Path, cell: str | None = None) -> None:

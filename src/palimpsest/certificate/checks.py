@@ -117,16 +117,23 @@ class Verification:
             raise BundleError(f"{name} does not verify: {self.failure.name}: {self.failure.what}")
 
     def lines(self) -> list[str]:
-        """Return the result for a person, one line at a time."""
-        lines = [
+        """Return the result for a person, one line at a time: the answer, then the checks."""
+        lines = [*self.heading(), ""]
+        lines += [f"{cell}: {words}" for cell, words in self.verdicts.items()]
+        lines += [""] if self.verdicts else []
+        lines += [
             f"{'FAILED' if check.state == 'failed' else check.state:11}  {check.name}: {check.what}"
             for check in self.checks
         ]
         lines += [f"not reached: {', '.join(self.not_reached)}"] if self.not_reached else []
-        lines += ["", *(f"{cell}: {words}" for cell, words in self.verdicts.items())]
-        lines += [f"Terms of the run: {self.terms}", ""] if self.terms else []
-        lines += [*self.what_it_means.splitlines(), f"Answer: {ANSWERS[self.answer]}"]
-        return [inert(line) for line in lines]
+        return [inert(line) for line in (*lines, "", *self.what_it_means.splitlines())]
+
+    def heading(self) -> list[str]:
+        """Return the answer, who signed, and the digests that tell this bundle from another."""
+        lines = [f"Answer: {ANSWERS[self.answer]}"]
+        lines += [f"Signer: {self.signer}"] if self.signer else []
+        lines += [f"Terms of the run: {self.terms}"] if self.terms else []
+        return [*lines, f"Bundle: {digest(self.data)}"] if self.data else lines
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain JSON values."""

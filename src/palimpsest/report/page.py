@@ -81,10 +81,13 @@ class ScaleStrip:
     candidates: list[Mark | None]
 
 
-def write_report(results: RunResults, section: Sequence[Table | Picture] = ()) -> Path:
+def write_report(
+    results: RunResults, section: Sequence[Table | Picture] = (), verified: Sequence[str] = ()
+) -> Path:
     """Write the page with its tables and figures into RUN/report; return its path.
 
     section: tables and figures of the page's last section, as ``paper_section`` returns them.
+    verified: what a verification of the run's bundle said.
     """
     folder = results.path / "report"
     for path in (folder, folder / "tables", folder / "figures"):
@@ -96,7 +99,7 @@ def write_report(results: RunResults, section: Sequence[Table | Picture] = ()) -
     drawn = {name: figure_bytes(picture.figure, "svg") for name, picture in pictures.items()}
     images = {name: _embed(svg) for name, svg in drawn.items()}
     shown = {"tables": tables, "paper": paper, "pictures": pictures, "images": images}
-    shown |= page_values(results)
+    shown |= page_values(results) | {"verified": verified}
     files = {folder / "index.html": template("report.html.j2").render(shown).encode()}
     for name, table in (tables | paper).items():
         files[folder / "tables" / f"{name}.csv"] = as_csv(table).encode()
