@@ -5,15 +5,11 @@ order of what stands beside them. Nothing else in the package escapes, shortens 
 HTML is escaped by the templates, LaTeX by the tables.
 """
 
-import re
 import reprlib
 import unicodedata
 
 NAME_LIMIT = 100
 """Longest name, in characters; it also stays within the 255 bytes file systems allow."""
-_DEVICE = re.compile(
-    r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])\s*(\.|\Z)", re.IGNORECASE
-)
 _short = reprlib.Repr()
 _short.maxlevel, _short.maxlist, _short.maxtuple, _short.maxdict = 3, 6, 6, 6
 _short.maxstring = _short.maxother = _short.maxlong = 80
@@ -65,17 +61,12 @@ def is_unicode(text: str) -> bool:
     return text.encode("utf-8", "replace").decode() == text
 
 
-def is_device(name: str) -> bool:
-    """Return whether a file of that name would be a device on Windows."""
-    return _DEVICE.match(name) is not None
-
-
 def name_problem(name: str) -> str | None:
     """Return why a name is not safe, or None when it is.
 
     Safe means that it can be a file name on any system, a table cell and a word on a command line:
     letters, digits and ``. _ - + = @ # , ( )`` and spaces inside; no separators, no leading dot or
-    dash, no device names of Windows, no control or invisible characters, NFC, bounded length.
+    dash, no control or invisible characters, NFC, bounded length.
     """
     why = ""
     if not name or len(name) > NAME_LIMIT or len(name.encode("utf-8", "surrogatepass")) > 255:
@@ -84,8 +75,6 @@ def name_problem(name: str) -> str | None:
         why = "expected letters, digits and ._-+=@#,() only, so that a name can never be a path"
     elif name[0] in ".- " or name[-1] in ". ":
         why = "expected no dot, dash or space at the beginning, no dot or space at the end"
-    elif is_device(name):
-        why = "expected another than a device name of Windows"
     elif not unicodedata.is_normalized("NFC", name):
         why = "expected composed letters (Unicode NFC); retype it"
     return f"{shown(name)} found; {why}" if why else None

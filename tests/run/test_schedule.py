@@ -5,7 +5,6 @@ from collections import Counter
 
 import pytest
 
-from palimpsest.errors import InputError
 from palimpsest.run.steps import FINISH, Failure, Scheduler, Step, Task, steps_to_do
 
 FAILED = Failure("diverged", "loss is nan", "b")
@@ -120,21 +119,6 @@ def test_a_transient_step_is_done_again_only_where_another_needs_it() -> None:
     scheduler = schedule({"x": steps}, {"x": ("a",)})
     assert (scheduler.next(0), scheduler.next(1)) == (Task("x", "train"), None)
     assert scheduler.progress("x") == (1, 3)
-
-
-@pytest.mark.parametrize(
-    "steps",
-    [
-        (step("a", "b"), step("b")),
-        chain("a") * 2,
-        (step("a", "a"),),
-        chain("../x"),
-        chain(FINISH),
-    ],
-)
-def test_steps_that_cannot_be_ordered_or_named_are_refused(steps: tuple[Step, ...]) -> None:
-    with pytest.raises(InputError):
-        schedule({"x": steps})
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -15,7 +15,7 @@ from palimpsest.errors import DamagedArtifact, DriftError, FolderLocked, InputEr
 from palimpsest.run import files, store
 from palimpsest.run.files import canonical, digest
 from palimpsest.run.status import status
-from palimpsest.run.store import Run, differences
+from palimpsest.run.store import Run
 
 
 def test_a_run_folder_holds_its_terms_and_their_digest(run: Run) -> None:
@@ -69,13 +69,6 @@ def test_drift_is_refused_by_key_and_changes_nothing(
     assert contents(run.path) == before
 
 
-def test_of_two_lists_only_what_differs_is_shown() -> None:
-    common = [{"name": f"method-{n}", "weight": [3.0, 12.0, 50.0]} for n in range(9)]
-    found = differences("methods", [*common, {"name": "mine"}], [{"name": "yours"}, *common])
-    assert [key for key, _ in found] == ["methods"] * 2
-    assert "mine" in found[0][1] and "yours" in found[1][1] and "method-1" not in str(found)
-
-
 def test_a_folder_with_other_things_in_it_is_not_taken(tmp_path: Path) -> None:
     (tmp_path / "thesis.doc").write_text("mine")
     with pytest.raises(InputError, match=r"thesis\.doc"):
@@ -85,10 +78,8 @@ def test_a_folder_with_other_things_in_it_is_not_taken(tmp_path: Path) -> None:
         Run.open(tmp_path)
 
 
-@pytest.mark.parametrize("cells", [("a", "a"), ("a", "A"), ("../x",), ("",), ("con",)])
-def test_cell_ids_that_share_or_leave_a_folder_are_refused(
-    tmp_path: Path, cells: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("cells", [("../x",), ("",), ("a/b",)])
+def test_cell_ids_that_leave_the_folder_are_refused(tmp_path: Path, cells: tuple[str, ...]) -> None:
     with pytest.raises(InputError):
         toy_run(tmp_path / "run", *cells)
     assert not (tmp_path / "run").exists()

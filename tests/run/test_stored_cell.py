@@ -96,7 +96,7 @@ def test_the_same_key_with_other_bytes_is_drift_and_replaces_nothing(run: Run) -
     assert not cell.done(STEP)
 
 
-@pytest.mark.parametrize("name", ["../../x", "/abs", "C:\\x", "a\0", "nul", "a/b", "", "a~b", "é"])
+@pytest.mark.parametrize("name", ["../../x", "/abs", "C:\\x", "a\0", "a/b", "", "a~b", "é"])
 def test_hostile_table_file_and_cell_names_are_refused(run: Run, name: str) -> None:
     cell = run.cell("a")
     with pytest.raises(InputError):

@@ -118,7 +118,7 @@ def test_bytes_that_are_not_the_recorded_ones_are_refused_by_name(tmp_path: Path
 
 HOSTILE = [
     "", ".", "..", "../../x", "a/../b", "/etc/passwd", "a/b", "a\\b", "C:\\x", "C:x", "\\\\host\\x",
-    "a\0b", "a\nb", "con", "NUL.txt", "com1", "a.", "a ", " a", "-rf", ".hidden", "a..b", "é",
+    "a\0b", "a\nb", "a.", "a ", " a", "-rf", ".hidden", "a..b", "é",
     "a\u202eb", "{0.__class__}", "%s", "~root", "x" * 101, "$(id)", "a:b", "a|b", "a*",
 ]  # fmt: skip
 

@@ -33,7 +33,6 @@ from palimpsest.run.steps import (
     Scheduler,
     Step,
     Task,
-    check_steps,
 )
 from palimpsest.run.store import Run
 
@@ -154,9 +153,7 @@ class Worker:
     def _work(self, cell_id: str) -> tuple[CellWork, CellStore]:
         """Return the work of a cell, made once for as long as it is among the last ones."""
         if cell_id not in self._cells:
-            work = self.job.cell(cell_id)
-            check_steps(work.steps, cell_id)
-            self._cells[cell_id] = (work, self.run.cell(cell_id))
+            self._cells[cell_id] = (self.job.cell(cell_id), self.run.cell(cell_id))
         self._cells.move_to_end(cell_id)
         while len(self._cells) > KEPT_CELLS:
             self._cells.popitem(last=False)

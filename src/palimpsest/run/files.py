@@ -13,16 +13,17 @@ import json
 import os
 import re
 import shutil
-import stat
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from palimpsest.errors import DamagedArtifact, InputError, StoreError
+from palimpsest.files import read_bytes
 from palimpsest.run.signals import check_stop
-from palimpsest.text import is_device
 
+STORED_LIMIT = 2**40
+"""Largest stored file, in bytes, that is read whole: none is as large."""
 _LONGEST_NAME = 255
 # Files that were being written: ours, and those that safetensors makes beside its target.
 _UNFINISHED = re.compile(r"\.tmp(-[0-9a-f]{12}|[A-Za-z0-9]{6})")
@@ -160,13 +161,7 @@ def check_file(path: Path, expected: str) -> None:
 
 def read_stored(path: Path) -> bytes:
     """Return a file's bytes, or raise DamagedArtifact when it cannot be read."""
-    try:
-        # Before it is opened: opening a pipe waits for its writer, and a device never ends.
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise DamagedArtifact(f"{path}: found a folder, device or pipe; expected a file")
-        return path.read_bytes()
-    except OSError as error:
-        raise DamagedArtifact(f"{path}: cannot be read ({error.strerror})") from error
+    return read_bytes(path, STORED_LIMIT, DamagedArtifact)
 
 
 def read_checked(path: Path, expected: str) -> bytes:
@@ -267,7 +262,7 @@ def clean(folder: Path) -> None:
 def safe_name(name: str, what: str) -> str:
     """Return the name, or raise InputError when it could not safely name a file on any system."""
     form = r"[A-Za-z0-9](?!.*\.\.)[A-Za-z0-9._+=,@-]{0,99}(?<!\.)"
-    if not isinstance(name, str) or not re.fullmatch(form, name) or is_device(name):
+    if not isinstance(name, str) or not re.fullmatch(form, name):
         raise InputError(
             f"{what} {ascii(name)[:80]} cannot name a file; expected 1 to 100 letters, digits and "
             "'._+=,@-', beginning with a letter or digit, without '..'; rename it"

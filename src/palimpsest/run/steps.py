@@ -19,8 +19,7 @@ from graphlib import TopologicalSorter
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Protocol
 
-from palimpsest.errors import InputError
-from palimpsest.run.files import canonical, digest, safe_name
+from palimpsest.run.files import canonical, digest
 
 if TYPE_CHECKING:
     from palimpsest.run.cell import CellStore
@@ -89,21 +88,6 @@ def step_key(kind: str, settings: object, needs: Sequence[str] = ()) -> str:
     return digest(canonical({"kind": kind, "settings": settings, "needs": list(needs)}))
 
 
-def check_steps(steps: Sequence[Step], cell_id: str) -> tuple[Step, ...]:
-    """Return the steps, or raise InputError when their names or needs cannot be used."""
-    names: set[str] = set()
-    for step in steps:
-        unknown = [need for need in step.needs if need not in names]
-        if safe_name(step.name, "step") in (*names, FINISH) or unknown:
-            wrong = f"needs {unknown}" if unknown else "is there twice"
-            raise InputError(
-                f"cell {cell_id}: step {step.name!r} {wrong}; expected each step once, after the "
-                "steps it needs"
-            )
-        names.add(step.name)
-    return tuple(steps)
-
-
 def steps_to_do(
     steps: Sequence[Step], done: Collection[str], recorded: Collection[str] = ()
 ) -> set[str]:
@@ -164,7 +148,7 @@ class Scheduler:
         self._last: dict[Hashable, str] = {}
         self._lost: Counter[Task] = Counter()
         for cell_id, planned in cells.items():
-            wanted = [step for step in check_steps(planned, cell_id) if step.name in to_do[cell_id]]
+            wanted = [step for step in planned if step.name in to_do[cell_id]]
             names = tuple(step.name for step in wanted)
             finish = Step(FINISH, FINISH, "", "finishing", names, cost=0.1)
             steps = {step.name: step for step in (*wanted, finish)}

@@ -207,11 +207,9 @@ class Run:
             problems += cell.check().values()
             if not cell.ended():
                 problems.append(f"cell {cell_id}: not finished; expected every planned cell")
-        planned = {cell_id.lower() for cell_id in self.cells}
         folders = sorted(self.path.glob("cells/*"))
-        strange = [folder for folder in folders if folder.name.lower() not in planned]
-        problems += [f"{folder}: not a cell of the plan" for folder in strange]
-        return tuple(problems)
+        strange = [folder for folder in folders if folder.name not in self.cells]
+        return (*problems, *(f"{folder}: not a cell of the plan" for folder in strange))
 
 
 def _run_lock(run: Path) -> Path:
@@ -232,9 +230,8 @@ def _held_for_an_instant(path: Path) -> contextlib.AbstractContextManager[None]:
 
 
 def _check_new(path: Path, terms: Terms) -> None:
-    folders = [safe_name(cell_id, "cell id").lower() for cell_id in terms.cells]
-    if twins := sorted({name for name in folders if folders.count(name) > 1}):
-        raise InputError(f"cell ids that name one folder: {twins[:3]}; rename all but one of each")
+    for cell_id in terms.cells:
+        safe_name(cell_id, "cell id")
     ours = {TERMS, ROSTERS, "locks", "progress"}
     found = {child.name for child in path.iterdir()} if path.is_dir() else set()
     if foreign := sorted(name for name in found - ours if not name.startswith(".tmp-")):
@@ -304,13 +301,6 @@ def differences(key: str, old: Any, new: Any) -> list[tuple[str, str]]:
                 f"{key}.{name}", old.get(name, _ABSENT), new.get(name, _ABSENT)
             )
         ]
-    if isinstance(old, list) and isinstance(new, list):
-        gone = [item for item in old if item not in new]
-        added = [item for item in new if item not in old]
-        if gone or added:
-            return [(key, f"only the run has {_shown(item)}") for item in gone] + [
-                (key, f"only asked for now: {_shown(item)}") for item in added
-            ]
     return [(key, f"the run has {_shown(old)}, asked for {_shown(new)}")]
 
 
