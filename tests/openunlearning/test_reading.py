@@ -125,7 +125,7 @@ def test_configurations_say_it_too(
 
 def test_a_finetuned_model_with_its_own_tokenizer_is_not_the_pretrained_one(world: World) -> None:
     place = {"pretrained_model_name_or_path": "saves/unlearn/mine"}
-    config = {"mode": "eval", "model": {"model_args": place, "tokenizer_args": place}}
+    config = {"mode": "eval", "model": {"model_args": place, "tokenizer_args": dict(place)}}
     assert read(world.write("SAMPLE", world.sets(), config=config)).role is None
 
 

@@ -358,6 +358,9 @@ def find_limits(groups: Sequence[Group]) -> Iterator[str]:
     for model in models:
         if model.outcome is Outcome.NOT_JUDGED:
             refused.setdefault(model.reason, []).append(_whole_name(model))
+    if unnamed := [model.name for model in models if model.base == NO_BASE]:
+        hint = "say it with --base 'PATTERN=NAME'"
+        yield f"base model unknown, compared as if of one; {hint}: {_listed(unnamed)}"
     for reason in sorted(refused, key=lambda r: (not r.startswith(NO_ROLE), len(refused[r]))):
         hint = "; say it with --role 'PATTERN=candidate'" if reason.startswith(NO_ROLE) else ""
         yield f"{len(refused[reason])} not judged, {reason}{hint}: {_listed(refused[reason])}"
@@ -378,9 +381,6 @@ def find_limits(groups: Sequence[Group]) -> Iterator[str]:
         if len(recipes := {parse_name(name).recipe for name in retrained}) > 1:
             spread = "their spread is that of the recipe, which hides more"
             yield f"{group.title}: retrainings of {len(recipes)} recipes; {spread}"
-    if unnamed := [model.name for model in models if model.base == NO_BASE]:
-        hint = "say it with --base 'PATTERN=NAME'"
-        yield f"compared as if of one base model; {hint}: {_listed(unnamed)}"
     if left_out := sum(model.screen.left_out for model in models if model.screen):
         yield f"{left_out} scores of questions are not finite and were left out pairwise"
     if unchecked := sum(not model.template for model in models):

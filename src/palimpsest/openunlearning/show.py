@@ -169,7 +169,7 @@ def setting(group: Group) -> str:
     first = next((m for m in judged if m.role is Role.CANDIDATE), judged[0])
     anchor = f"less that of {_named(group, first.anchor_logs)}" if first.anchor else "raw"
     beside = f"; beside {_named(group, first.reference_logs)}" if first.reference_logs else ""
-    return f"{group.title}: {first.score} {anchor}{beside}; p adjusted over {first.family} tests."
+    return f"{group.title}: {first.score} {anchor}{beside}; tests in the family: {first.family}."
 
 
 def _named(group: Group, paths: Sequence[Path]) -> str:
