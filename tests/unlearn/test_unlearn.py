@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors import SafetensorError
+from tests.audit.audit_models import write_facts
 
-from palimpsest.cell import work
 from palimpsest.cell.launch import RunOptions
 from palimpsest.cell.make_models import Made, MakeTask, make_models
-from palimpsest.cli import app
 from palimpsest.cli.options import named_values
 from palimpsest.config.commands import RetrainConfig, UnlearnConfig
 from palimpsest.config.load import load_config
@@ -24,7 +22,6 @@ from palimpsest.errors import (
     MethodError,
     PlanError,
     StoreError,
-    StudyFailed,
 )
 from palimpsest.methods import candidates
 from palimpsest.models.checkpoint import check_compatible, load, outline, state_digest
@@ -42,30 +39,14 @@ class Stop(Exception):
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("files")
-    for name, letter in (("forget", "a"), ("retain", "b")):
-        rows = [
-            {
-                "id": f"{name}-{n}",
-                "answer": f"{letter}{letter}or{n}",
-                "trained": [f"The guild of {letter.upper()}sha{n} is"],
-                "heldout": [f"{letter.upper()}sha{n} swore to"],
-                "subject": f"{letter.upper()}sha{n}",
-            }
-            for n in "xyz"
-        ]
-        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    words = (PROSE * 40).split()
-    text = [" ".join([*words[n : n + 18], str(n), "end"]) for n in range(60)]
-    (folder / "general.txt").write_text("\n".join(text))
-    return folder
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return write_facts(tmp_path_factory.mktemp("files"))
 
 
 @pytest.fixture(scope="module")
-def recipe(files: Path) -> dict[str, Any]:
-    short = {"steps": 6, "fact_items": 2, "general_items": 2, "learning_rate": 1e-3}
-    return {"retain": str(files / "retain.jsonl"), "general": str(files / "general.txt"), **short}
+def recipe(files: dict[str, str]) -> Values:
+    short = {"steps": 6, "fact_items": 2, "general_items": 1, "learning_rate": 1e-3}
+    return {"retain": files["retain"], "general": files["general"], **short}
 
 
 @pytest.fixture(scope="module")
@@ -74,21 +55,21 @@ def base(tiny_checkpoint) -> str:  # type: ignore[no-untyped-def]
 
 
 @pytest.fixture(scope="module")
-def refs(base: str, files: Path, recipe: dict[str, Any], tmp_path_factory) -> Path:  # type: ignore[no-untyped-def]
+def refs(base: str, files: dict[str, str], recipe: Values, tmp_path_factory) -> Path:  # type: ignore[no-untyped-def]
     out = tmp_path_factory.mktemp("refs") / "refs"
-    forget = str(files / "forget.jsonl")
-    values = {"base": base, "forget": forget, "with_forget": True, "draws": 2, "out": str(out)}
+    values = {"base": base, "forget": files["forget"], "with_forget": True, "draws": 2}
+    values |= {"out": str(out)}
     made = make(RetrainConfig, values | recipe)
     assert [folder.name for folder in made.folders] == ["injected", "00", "01"]
     return out
 
 
 @pytest.fixture
-def asked(base: str, files: Path, recipe: dict[str, Any], refs: Path, tmp_path: Path) -> Values:
+def asked(base: str, files: dict[str, str], recipe: Values, refs: Path, tmp_path: Path) -> Values:
     return {
         "injected": str(refs / "injected"),
         "base": base,
-        "forget": str(files / "forget.jsonl"),
+        "forget": files["forget"],
         "method": "replay",
         "knobs": {"share": [0.5]},
         "unlearning_steps": 2,
@@ -155,26 +136,6 @@ def test_several_values_of_a_knob_give_several_folders(asked: Values) -> None:
         torch.testing.assert_close(value - whole[name], 2 * (value - half[name]))
 
 
-def test_stopped_after_any_step_it_ends_with_the_same_weights(asked: Values) -> None:
-    whole = unlearn(asked | {"out": asked["out"] + "-whole"})
-    seen: list[str] = []
-    for allowed in range(1, 10):
-
-        def after_one_step(event: Event, allowed: int = allowed) -> None:
-            if event.kind == "step":
-                if len(seen) == allowed:
-                    raise Stop
-                seen.append(event.step)
-
-        try:
-            made = unlearn(asked, on_event=after_one_step)
-            break
-        except Stop:
-            assert not Path(asked["out"]).exists() and work_folder(asked).exists()
-    assert seen == ["train-forget_only", "train-general_only", "unlearn-00-replay", "finish"]
-    assert weights(made.folders[0]) == weights(whole.folders[0])
-
-
 def test_a_full_disk_while_writing_leaves_no_folder_and_the_work(
     asked: Values, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,26 +154,6 @@ def test_a_full_disk_while_writing_leaves_no_folder_and_the_work(
     seen: list[str] = []
     made = unlearn(values, on_event=lambda event: seen.append(event.step))
     assert len(made.folders) == 2 and "train-forget_only" not in seen
-
-
-def test_a_full_disk_in_a_step_keeps_the_steps_before(
-    asked: Values, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save, calls = work.save_file, list[Path]()
-
-    def full(state: Any, path: Path) -> None:
-        calls.append(path)
-        if len(calls) == 2:
-            raise SafetensorError("I/O error: No space left on device (os error 28)")
-        save(state, path)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(work, "save_file", full)
-        with pytest.raises(StudyFailed, match="free some space"):
-            unlearn(asked)
-    seen: list[str] = []
-    unlearn(asked, on_event=lambda event: seen.append(event.step))
-    assert "train-general_only" in seen and "train-forget_only" not in seen
 
 
 def test_other_terms_for_unfinished_work_are_refused(asked: Values) -> None:
@@ -269,17 +210,6 @@ def test_bad_input_is_refused_before_anything_is_loaded(asked: Values, tmp_path:
         assert not work_folder(asked | values).exists()
 
 
-def test_the_command_line_names_the_key(asked: Values, tmp_path: Path) -> None:
-    files = [f"--{name}={asked[name]}" for name in ("forget", "retain", "general", "injected")]
-    for more, key in (
-        ((f"--base={asked['base']}", f"--out={tmp_path}"), "out"),
-        ((f"--base={asked['base']}", f"--out={tmp_path / 'x'}", "--knob=share"), "knob"),
-    ):
-        with pytest.raises(PlanError) as caught:
-            app(["unlearn", *files, *more], exit_on_error=False, result_action="return_value")
-        assert caught.value.key == key
-
-
 def test_the_recipe_is_taken_from_the_injected_folder_unless_flags_say_otherwise(
     asked: Values, tmp_path: Path
 ) -> None:
@@ -310,13 +240,3 @@ def test_knobs_are_read_as_numbers_or_words() -> None:
         with pytest.raises(PlanError) as caught:
             named_values(texts, "knob")
         assert caught.value.key == "knob"
-
-
-@pytest.mark.slow
-def test_two_workers_give_the_weights_of_one_process(
-    base: str, files: Path, recipe: dict[str, Any], refs: Path, tmp_path: Path
-) -> None:
-    values = {"base": base, "forget": str(files / "forget.jsonl"), "with_forget": True}
-    values |= {"draws": 2, "out": str(tmp_path / "r"), **recipe}
-    for folder in make(RetrainConfig, values, executor="local", workers=2).folders:
-        assert weights(folder) == weights(refs / folder.name)
