@@ -72,9 +72,10 @@ def main() -> None:
     )
     for what, count, most in rows:
         print(f"{what:36} {count:7,} {most:7,}  {'' if count <= most else 'above'}")
-    packages = sorted({file.relative_to(ROOT / "src/palimpsest").parts[0] for file in source})
+    inside = [file for file in source if file.is_relative_to(ROOT / "src/palimpsest")]
+    packages = sorted({file.relative_to(ROOT / "src/palimpsest").parts[0] for file in inside})
     for package in packages:
-        files = [f for f in source if f.relative_to(ROOT / "src/palimpsest").parts[0] == package]
+        files = [f for f in inside if f.relative_to(ROOT / "src/palimpsest").parts[0] == package]
         print(f"  {package:34} {lines(files):7,}")
 
 
