@@ -347,3 +347,11 @@ def test_statistics_import_no_torch():
         "sys.exit(', '.join(sorted(heavy)) or None)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_an_odd_reference_is_named_before_others_that_seem_near_beside_it():
+    """It stretches the spread so far that the others look like copies with noise."""
+    far = model("reference-7", np.random.default_rng(3), 6.0)
+    verdict = judged(replaced(20, retrained(), reference_7=far))
+    assert (verdict.reason, verdict.because) == (Reason.REFERENCES, Because.ODD)
+    assert verdict.references.homogeneity.reference == "reference-7"

@@ -33,7 +33,15 @@ from enum import StrEnum
 
 from palimpsest.errors import ScoreError
 from palimpsest.stats.axes import AXES, Sign, axis, chosen
-from palimpsest.stats.comparison import Comparison, Copy, Gap, Homogeneity, Test, find_copy
+from palimpsest.stats.comparison import (
+    COPY_DISTANCE,
+    Comparison,
+    Copy,
+    Gap,
+    Homogeneity,
+    Test,
+    find_copy,
+)
 from palimpsest.stats.controls import (
     Bag,
     Control,
@@ -167,9 +175,11 @@ class References:
     @property
     def fault(self) -> Because | None:
         """What keeps the references from carrying a certificate; None if nothing does."""
-        if self.copy is not None:
+        odd = self.homogeneity is not None and self.homogeneity.odd
+        # One far away stretches the spread, in which all others then seem to be near each other.
+        if self.copy is not None and not (odd and self.copy.distance > COPY_DISTANCE):
             return Because.COPY
-        if self.homogeneity is not None and self.homogeneity.odd:
+        if odd:
             return Because.ODD
         return Because.RECIPE if self.recipe is not None and self.recipe.failing else None
 

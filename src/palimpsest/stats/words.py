@@ -414,7 +414,7 @@ def _few_references(verdict: Verdict) -> str:
 
 
 def _references(references: References) -> str:
-    copy = references.copy
+    copy = references.copy if references.fault is Because.COPY else None
     if copy is not None and 2 * copy.crowded >= len(references.names) > 2:
         return (
             f"{copy.crowded} of {len(references.names)} references have another one within "
