@@ -176,8 +176,9 @@ class References:
     def fault(self) -> Because | None:
         """What keeps the references from carrying a certificate; None if nothing does."""
         odd = self.homogeneity is not None and self.homogeneity.odd
-        # One far away stretches the spread, in which all others then seem to be near each other.
-        if self.copy is not None and not (odd and self.copy.distance > COPY_DISTANCE):
+        # One far away stretches the spread, in which others then seem near each other; a copy
+        # narrows it, so that another one may seem odd.
+        if self.copy is not None and (not odd or self.copy.distance <= COPY_DISTANCE / 10):
             return Because.COPY
         if odd:
             return Because.ODD

@@ -2,7 +2,7 @@
 
 Every candidate, fresh retraining, known-label model and mixture is judged alone, as the only
 candidate of its cell. Writes the rows of the runs given (a row per model and axis) into
-``results/third-edition/real-models.csv``, keeps those of others, and puts the tables into
+``results/fourth-edition/real-models.csv``, keeps those of others, and puts the tables into
 ``docs/results.md``. Nothing is trained.
 
     python -m palimpsest_trials.real_models smollm2=runs/smollm2 tofu=runs/tofu
@@ -16,11 +16,11 @@ from pathlib import Path
 
 from palimpsest.report.results import read_run
 from palimpsest.stats.models import Role
+from palimpsest_trials.alone import judged_alone
 from palimpsest_trials.edition import (
-    FOLDER,
+    COUNTED,
     PAGE,
     Rows,
-    judged_alone,
     kind_of,
     lines,
     put,
@@ -33,14 +33,13 @@ COLUMNS = (
     *("run", "role", "model", "kind", "cost", "excluded", "accepted", "p"),
     *("axis", "sd", "offset"),
 )
-MOST_REFERENCES = 1000
 SHOWN = (Role.CANDIDATE, Role.RETRAINING, Role.KNOWN_LABEL, Role.CONTROL)
 
 
 def main(arguments: Sequence[str]) -> None:
     """Write the CSV file and put its tables into the page."""
     runs = dict(argument.split("=", 1) for argument in arguments)
-    stored = read(CSV) if (FOLDER / CSV).is_file() else []
+    stored = read(CSV) if (COUNTED / CSV).is_file() else []
     kept = [tuple(row.values()) for row in stored if row["run"] not in runs]
     new = [row for name, place in runs.items() for row in run_rows(name, Path(place))]
     write(CSV, COLUMNS, iter([*kept, *new]))
@@ -54,7 +53,14 @@ def run_rows(name: str, place: Path) -> Iterator[Sequence[object]]:
     """Yield one row per model and axis of a run."""
     run = read_run(place)
     for cell in run.cells:
-        for model, _, verdict in judged_alone(cell, run.rules, MOST_REFERENCES):
+        measured = cell.evaluation
+        names = [
+            name
+            for name in measured
+            if cell.models[name].role in SHOWN
+            and (cell.models[name].role is not Role.CONTROL or cell.models[name].of == "reference")
+        ]
+        for model, verdict in judged_alone(measured, names, measured.references, run.rules):
             (finding,) = verdict.findings
             compared = finding.comparison
             if compared is None:
