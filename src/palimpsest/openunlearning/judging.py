@@ -390,7 +390,8 @@ def find_limits(groups: Sequence[Group]) -> Iterator[str]:
 
 def _is_scale(model: Model) -> bool:
     """Return whether a model's distance from the retrained ones limits that of candidates."""
-    return model.last and bool(model.shifts) and model.role in (Role.FULL, Role.RETRAINED)
+    retrained = model.role is Role.RETRAINED and model.shifts
+    return model.last and bool(retrained or (model.role is Role.FULL and model.screen))
 
 
 def _whole_name(model: Model) -> str:

@@ -30,8 +30,8 @@ LEGEND = (
 )
 LETTERS = dict(zip(Outcome, "kKoOD=a-"))
 FORMS = {"AUC": ".2f", "p": P_VALUE, "adjusted": P_VALUE, "Δ forget": "+.2f", "Δ holdout": "+.2f"}
-ROOM, NOTES = 34, 7
-"""Lines that groups may take on one screen, and remarks that it has."""
+SCREEN, NOTES = 60, 7
+"""Lines of one screen, and remarks on it."""
 FIELDS = (
     *("name", "role", "split", "benchmark", "base", "checkpoint", "last", "outcome", "reason"),
     *("score", "anchor", "family", "auc", "p_below", "p_above", "adjusted_below"),
@@ -109,20 +109,21 @@ def _counts(report: LogReport) -> Counter[tuple[Role | None, Outcome]]:
 
 def as_text(report: LogReport, everything: bool = False) -> str:
     """Return the answer on one screen: counts, a line per candidate, what limits it; or all."""
-    models, notes = _models(report), list(report.problems)
+    models, notes = _models(report), list(map(wrapped, report.problems))
     lead = f"{len(models)} logs of {sum(model.last for model in models)} runs. Their last logs:"
-    parts = [wrapped(lead), table_lines(counts_table(report)), ""]
+    head = [wrapped(lead), table_lines(counts_table(report)), ""]
     if everything:
         for group in report.groups:
-            parts += [wrapped(setting(group)), *map(table_lines, group_tables(group)), ""]
-    else:
-        parts += _shortly(report)
-        more = [f"{len(notes) - NOTES} more remarks: --all"] if len(notes) > NOTES else []
-        notes = [text if len(text) < 160 else f"{text[:157]}..." for text in notes[:NOTES]] + more
-    return "\n".join([*parts, *map(wrapped, [LEGEND, SCOPE, *notes])])
+            head += [wrapped(setting(group)), *map(table_lines, group_tables(group)), ""]
+        return "\n".join([*head, wrapped(LEGEND), wrapped(SCOPE), *notes])
+    short = [text if text.count("\n") < 2 else f"{text[:150]}..." for text in notes[:NOTES]]
+    short += [f"{len(notes) - NOTES} more remarks: --all"] if len(notes) > NOTES else []
+    tail = [wrapped(LEGEND), wrapped(SCOPE), *short]
+    taken = sum(text.count("\n") + 1 for text in (*head, *tail))
+    return "\n".join([*head, *_shortly(report, SCREEN - taken - 3), *tail])
 
 
-def _shortly(report: LogReport) -> list[str]:
+def _shortly(report: LogReport, room: int) -> list[str]:
     """Return a line per candidate that was judged, or per reference where there is none."""
     last = {g: [m for m in g.models if m.last and m.screen] for g in report.groups}
     chosen = {g: [m for m in models if m.role is Role.CANDIDATE] for g, models in last.items()}
@@ -134,15 +135,17 @@ def _shortly(report: LogReport) -> list[str]:
     every = [text for named in shown.values() for _, text in named]
     wide = [max(map(len, column)) for column in zip(grid.columns, *every)]
     wide[:1] = [max(12, min(wide[0], width() - sum(wide[1:]) - 2 * len(wide)))] if wide else []
-    room, left, lines = ROOM, 0, [_columns(grid.columns, wide)] if wide else []
+    left, lines = 0, [_columns(grid.columns, wide)] if wide else []
     for group, named in shown.items():
-        if len(named) > room - 2:  # the nearest ones first
+        title = wrapped(setting(group))
+        most = max(0, room - title.count("\n") - 1)
+        if len(named) > most:  # the nearest ones first
             named.sort(key=lambda row: (row[0].outcome is not Outcome.NOT_TOLD_APART, _far(row[0])))
-        kept = named[: max(0, room - 2)]
+        kept = [_columns(text, wide) for _, text in named[:most]]
         left += len(named) - len(kept)
         if kept:
-            lines += [wrapped(setting(group)), *(_columns(text, wide) for _, text in kept)]
-            room -= len(kept) + 2
+            lines += [title, *kept]
+            room = most - len(kept)
     paths = sum(not model.last for model in _models(report))
     more = [f"{n} more {what}" for n, what in ((left, "runs"), (paths, "checkpoints")) if n]
     return [*lines, *([f"{' and '.join(more)}: --all, --csv or --page."] if more else []), ""]
@@ -169,7 +172,7 @@ def setting(group: Group) -> str:
     first = next((m for m in judged if m.role is Role.CANDIDATE), judged[0])
     anchor = f"less that of {_named(group, first.anchor_logs)}" if first.anchor else "raw"
     beside = f"; beside {_named(group, first.reference_logs)}" if first.reference_logs else ""
-    return f"{group.title}: {first.score} {anchor}{beside}; tests in the family: {first.family}."
+    return f"{group.title}: {first.score} {anchor}{beside}; family: {first.family} tests."
 
 
 def _named(group: Group, paths: Sequence[Path]) -> str:
