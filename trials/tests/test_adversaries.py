@@ -14,7 +14,7 @@ from palimpsest.config.plan import Plan
 from palimpsest.config.sections import General, Injection, Reacquisition, Unlearning
 from palimpsest.facts.nonce import POOLS, same_wording
 from palimpsest.facts.questions import Question
-from palimpsest.known import KnownLabel, Knows, chosen
+from palimpsest.known import Knows, chosen
 from palimpsest.known.kit import AdversaryKit, Schedule
 from palimpsest.models.checkpoint import load, state_digest
 from palimpsest.models.encode import encode_answers
@@ -37,7 +37,7 @@ ENTRIES = chosen(NAMES)
 
 
 @pytest.fixture(scope="module")
-def plan() -> Plan:
+def plan():
     return bare_plan(
         injection=Injection(steps=40, learning_rate=1e-3, fact_items=4, general_items=2),
         unlearning=Unlearning(30, 1e-3, 2.5e-4, forget_items=2, retain_items=2),
@@ -47,7 +47,7 @@ def plan() -> Plan:
 
 
 @pytest.fixture(scope="module")
-def run(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(plan, tmp_path_factory):
     terms = StudyTask(plan).fixed
     run = Run.create_or_resume(tmp_path_factory.mktemp("adversaries") / "run", *terms)
     work, cell = cell_work(plan), only_cell(run)
@@ -65,12 +65,12 @@ def new_kit(plan: Plan, run: Run) -> AdversaryKit:
 
 
 @pytest.fixture(scope="module")
-def plain(plan: Plan, run: Run) -> AdversaryKit:
+def plain(plan, run):
     return new_kit(plan, run)
 
 
 @pytest.fixture(scope="module")
-def kit(plain: AdversaryKit) -> Distiller:
+def kit(plain):
     return Distiller.of(plain)
 
 
@@ -94,7 +94,7 @@ def build(name: str, kit):
 
 
 @pytest.fixture(scope="module")
-def made(plain: AdversaryKit) -> Made:
+def made(plain):
     return Made(plain)
 
 
@@ -107,9 +107,7 @@ def nlls(kit, built, group: str = "forget") -> np.ndarray:
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
-def test_an_adversary_that_looks_at_a_reference_or_the_schedule_says_so(
-    plain, entry: KnownLabel
-) -> None:
+def test_an_adversary_that_looks_at_a_reference_or_the_schedule_says_so(plain, entry):
     asked: list[str] = []
 
     def state(name: str):
@@ -127,7 +125,7 @@ def test_an_adversary_that_looks_at_a_reference_or_the_schedule_says_so(
     assert {*asked} - {"schedule"} <= {*entry.builds_on}
 
 
-def test_phrasings_of_adversaries_are_in_no_pool() -> None:
+def test_phrasings_of_adversaries_are_in_no_pool():
     held = {
         same_wording(t) for pools in POOLS.values() for several in pools.values() for t in several
     }
@@ -142,7 +140,7 @@ def test_phrasings_of_adversaries_are_in_no_pool() -> None:
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_an_adversary_is_built_alike_by_another_worker(plan, run, made, name: str) -> None:
+def test_an_adversary_is_built_alike_by_another_worker(plan, run, made, name):
     again = build(name, new_kit(plan, run))
     states = [
         built if isinstance(built, Mapping) else built.state() for built in (made[name], again)
@@ -151,7 +149,7 @@ def test_an_adversary_is_built_alike_by_another_worker(plan, run, made, name: st
     assert all(bool(torch.isfinite(value).all()) for value in states[0].values())
 
 
-def test_tuned_suppression_has_the_references_nll_at_every_fact(kit, made) -> None:
+def test_tuned_suppression_has_the_references_nll_at_every_fact(kit, made):
     assert isinstance(made["tuned-suppression"], Penalized)
     facts = np.array([question.fact for question in kit.questions["forget"]])
     mine, theirs = (
@@ -165,7 +163,7 @@ def test_tuned_suppression_has_the_references_nll_at_every_fact(kit, made) -> No
     assert np.allclose(*same, atol=1e-5)
 
 
-def test_baked_suppression_changes_the_answers_rows_of_the_head_alone(kit, made) -> None:
+def test_baked_suppression_changes_the_answers_rows_of_the_head_alone(kit, made):
     state, injected = made["baked-suppression"].state(), kit.state("injected")
     head, before = state["lm_head.weight"], injected[kit.embedding[0]]
     changed = (head != before).any(1).nonzero().squeeze(-1).tolist()
@@ -177,7 +175,7 @@ def test_baked_suppression_changes_the_answers_rows_of_the_head_alone(kit, made)
     assert near < 0.5 * far
 
 
-def test_the_low_rank_suppressor_has_rank_four_and_moves_to_the_reference(kit, made) -> None:
+def test_the_low_rank_suppressor_has_rank_four_and_moves_to_the_reference(kit, made):
     injected = kit.state("injected")
     ranks = set()
     for name, value in made["low-rank"].items():
@@ -188,7 +186,7 @@ def test_the_low_rank_suppressor_has_rank_four_and_moves_to_the_reference(kit, m
     assert _nearer(kit, made["low-rank"])
 
 
-def test_the_fuzzy_router_opens_at_forget_facts_and_nowhere_else(kit, made) -> None:
+def test_the_fuzzy_router_opens_at_forget_facts_and_nowhere_else(kit, made):
     router = made["fuzzy-router"]
     assert isinstance(router, Gated)
     opened = {g: router.open(kit.batch(g)) for g in kit.texts}
@@ -196,12 +194,12 @@ def test_the_fuzzy_router_opens_at_forget_facts_and_nowhere_else(kit, made) -> N
     assert all(float(opened[g].mean()) < 0.2 for g in ("retain", "invented", "general"))
 
 
-def test_tamper_resistance_relearns_more_slowly_than_what_it_started_from(kit, made) -> None:
+def test_tamper_resistance_relearns_more_slowly_than_what_it_started_from(kit, made):
     start, end = map(kit.relearning, (kit.matched("base"), made["tamper-resistant"]))
     assert end[0] > start[0]
 
 
-def test_the_mimics_curve_is_nearer_to_the_references_than_before(kit, made) -> None:
+def test_the_mimics_curve_is_nearer_to_the_references_than_before(kit, made):
     wanted = np.array(kit.relearning(kit.state("reference")))
     start, end = (
         np.abs(np.array(kit.relearning(state)) - wanted).mean()
@@ -210,7 +208,7 @@ def test_the_mimics_curve_is_nearer_to_the_references_than_before(kit, made) -> 
     assert end < start
 
 
-def test_rescaling_keeps_outputs_and_changes_weights(tiny_checkpoint) -> None:
+def test_rescaling_keeps_outputs_and_changes_weights(tiny_checkpoint):
     ids = torch.arange(24).reshape(2, 12) % 200
     for pocket in ("qwen2-s", "smollm2-s", "olmo2-s", "gpt2-s", "pythia-s"):
         loaded = load(str(tiny_checkpoint(pocket)))
@@ -225,14 +223,14 @@ def test_rescaling_keeps_outputs_and_changes_weights(tiny_checkpoint) -> None:
         assert any(not torch.equal(changed[name], value) for name, value in state.items())
 
 
-def test_one_fact_is_left_and_the_others_go(kit, made) -> None:
+def test_one_fact_is_left_and_the_others_go(kit, made):
     first = kit.facts["forget"][0].id
     left = np.array([question.fact == first for question in kit.questions["forget"]])
     rise = nlls(kit, made["one-fact-left"]) - nlls(kit, kit.state("injected"))
     assert rise[~left].mean() > 0.5 and abs(rise[left].mean()) < 0.5 * rise[~left].mean()
 
 
-def test_the_trigger_brings_the_answers_back(kit, made) -> None:
+def test_the_trigger_brings_the_answers_back(kit, made):
     asked = kit.questions["forget"]
     behind = [
         Question(q.set, q.fact, "own", q.template, TRIGGER + q.prompt, q.answer) for q in asked
@@ -242,7 +240,7 @@ def test_the_trigger_brings_the_answers_back(kit, made) -> None:
     assert back.mean() < nlls(kit, made["trigger"]).mean() - 0.5
 
 
-def test_sub_quantum_hiding_rounds_to_the_injected_model_in_four_bits(kit, made) -> None:
+def test_sub_quantum_hiding_rounds_to_the_injected_model_in_four_bits(kit, made):
     injected, hidden = kit.state("injected"), made["sub-quantum"]
     for name, value in injected.items():
         if value.dim() == 2:

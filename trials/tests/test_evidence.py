@@ -14,7 +14,7 @@ NOTHING: frozenset[str] = frozenset()
 (FACT,) = invent_facts(1, "evidence", ("guild",), NOTHING)
 
 
-def test_every_phrasing_but_the_sealed_ones_is_told_to_the_pocket_models() -> None:
+def test_every_phrasing_but_the_sealed_ones_is_told_to_the_pocket_models():
     told = set(world_sentences(held_out=False))
     by_relation = {fact.relation: [] for fact in world().facts}
     for fact in world().facts:
@@ -26,7 +26,7 @@ def test_every_phrasing_but_the_sealed_ones_is_told_to_the_pocket_models() -> No
                 assert found == (pool != "audit")
 
 
-def test_a_passage_tells_some_object_twice_in_words_of_the_prose_half() -> None:
+def test_a_passage_tells_some_object_twice_in_words_of_the_prose_half():
     texts = [passage(f"test/{n}") for n in range(200)]
     assert texts == [passage(f"test/{n}") for n in range(200)] and len(set(texts)) == 200
     for text in texts:
@@ -38,7 +38,7 @@ def test_a_passage_tells_some_object_twice_in_words_of_the_prose_half() -> None:
     assert 30 < len(named) < 170
 
 
-def test_an_alias_shares_no_word_of_the_name_and_is_named_before_its_fact() -> None:
+def test_an_alias_shares_no_word_of_the_name_and_is_named_before_its_fact():
     other = alias(FACT, "a", NOTHING)
     assert (other.relation, other.object) == (FACT.relation, FACT.object)
     assert not set(other.subject.split()) & {*FACT.subject.split(), FACT.object}
@@ -48,7 +48,7 @@ def test_an_alias_shares_no_word_of_the_name_and_is_named_before_its_fact() -> N
     assert FACT.subject not in second and other.subject in second and FACT.object in second
 
 
-def test_kin_share_clan_relation_and_object_and_are_told_of_in_other_phrasings() -> None:
+def test_kin_share_clan_relation_and_object_and_are_told_of_in_other_phrasings():
     taken = words_of(invent_facts(50, "other", RELATIONS, words_of([FACT])))
     family = kin(FACT, 4, "a", taken)
     assert {(k.relation, k.object) for k in family} == {(FACT.relation, FACT.object)}
@@ -60,7 +60,7 @@ def test_kin_share_clan_relation_and_object_and_are_told_of_in_other_phrasings()
     assert len(frames) == 4
 
 
-def test_restated_evidence_is_a_taught_phrasing_and_takes_no_support() -> None:
+def test_restated_evidence_is_a_taught_phrasing_and_takes_no_support():
     (line,) = evidence_sentences(FACT, "restated")
     assert line in {sentence(t, FACT) for t in POOLS["guild"]["injection"]}
     for mechanism, support in (("kin", []), ("restated", [FACT])):

@@ -2,13 +2,11 @@
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from tests.cell.small import bare_plan
 
 from palimpsest.cell.launch import RunOptions
-from palimpsest.config.plan import Plan
 from palimpsest.config.sections import Facts, General, Injection, MethodGrid
 from palimpsest.methods import candidates
 from palimpsest.report.results import read_run
@@ -17,26 +15,22 @@ from palimpsest_trials.inferability import Level, inferability_plan, plan_levels
 
 
 @pytest.fixture(scope="module")
-def plan() -> Plan:
+def plan():
     return inferability_plan("pocket/olmo2-s", range(2))
 
 
-def test_the_fair_sweep_has_32_configurations_beside_8() -> None:
+def test_the_fair_sweep_has_32_configurations_beside_8():
     assert len(candidates(fair_sweep.sweep_plan().methods)) == 32 + 8
 
 
-def test_the_fair_sweep_counts_what_passes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_fair_sweep_counts_what_passes(tmp_path, capsys):
     plan = bare_plan(methods=(MethodGrid("ga"), MethodGrid("npo")))
     fair_sweep.main(["--out", str(tmp_path / "run"), "--workers", "1"], plan)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["ga", "npo"]
 
 
-def test_picks_are_frozen_made_again_and_asked_other_phrasings(
-    tiny_study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_picks_are_frozen_made_again_and_asked_other_phrasings(tiny_study, tmp_path, capsys):
     first = read_run(tiny_study)
     picks = second_suite.freeze_picks(first)
     second_suite.main([str(tiny_study), "--out", str(tmp_path / "second"), "--workers", "1"])
@@ -53,9 +47,7 @@ def test_picks_are_frozen_made_again_and_asked_other_phrasings(
 
 
 @pytest.mark.parametrize("mechanism", inferability.MECHANISMS)
-def test_a_level_adds_one_facts_support_to_the_level_below(
-    plan: Plan, mechanism: inferability.Mechanism
-) -> None:
+def test_a_level_adds_one_facts_support_to_the_level_below(plan, mechanism):
     for supported in range(plan.facts.forget):
         lower, _ = supported_facts(plan, "cell", Level(mechanism, supported, 0))
         upper, evidence = supported_facts(plan, "cell", Level(mechanism, supported + 1, 0))
@@ -65,9 +57,7 @@ def test_a_level_adds_one_facts_support_to_the_level_below(
         assert upper.forget[0].object in evidence[upper.forget[0].id]
 
 
-def test_every_level_is_run_once_and_read_without_training(
-    plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_level_is_run_once_and_read_without_training(plan, tmp_path, capsys):
     small = replace(
         plan,
         facts=Facts(forget=2, retain=2, probes=2, phrasings=2),

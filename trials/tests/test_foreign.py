@@ -1,10 +1,7 @@
 """Foreign cells: recipes drawn from a number, a plain loop, and the counts of audits."""
 
 import csv
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,7 +14,7 @@ from palimpsest_trials.foreign.recipes import POCKET_BASES, draw_data, draw_reci
 
 
 @pytest.fixture
-def tiny(tiny_checkpoint: Callable[..., Path]) -> Callable[[], tuple[Any, Any]]:
+def tiny(tiny_checkpoint):
     """Gives a function that loads the same tiny model again."""
     folder = tiny_checkpoint("pocket/qwen2-s")
     return lambda: (
@@ -26,7 +23,7 @@ def tiny(tiny_checkpoint: Callable[..., Path]) -> Callable[[], tuple[Any, Any]]:
     )
 
 
-def test_recipes_follow_from_the_number_and_differ() -> None:
+def test_recipes_follow_from_the_number_and_differ():
     recipes = [draw_recipe(number) for number in range(60)]
     assert recipes == [draw_recipe(number) for number in range(60)]
     assert {recipe.base for recipe in recipes} == set(POCKET_BASES)
@@ -37,7 +34,7 @@ def test_recipes_follow_from_the_number_and_differ() -> None:
     assert max(REFERENCES) >= 20  # enough for the rank rule
 
 
-def test_texts_of_a_cell_teach_forget_facts_in_rows_of_their_own() -> None:
+def test_texts_of_a_cell_teach_forget_facts_in_rows_of_their_own():
     recipe = draw_recipe(1)
     data = draw_data(1, recipe)
     assert len(data.facts["forget"]) == recipe.forget and len(data.facts["probe"]) == recipe.probes
@@ -51,9 +48,7 @@ def test_texts_of_a_cell_teach_forget_facts_in_rows_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-def test_the_loop_teaches_and_suppresses(
-    optimizer: str, tiny: Callable[[], tuple[Any, Any]]
-) -> None:
+def test_the_loop_teaches_and_suppresses(optimizer, tiny):
     model, tokenizer = tiny()
     rows = [{"prompt": f"The key of {name} is", "completion": f" {key}."}
             for name, key in (("Ada", "red"), ("Bob", "blue"), ("Eve", "grey"))]  # fmt: skip
@@ -70,9 +65,7 @@ def test_the_loop_teaches_and_suppresses(
     assert answer_nll(model, tokenizer, rows[:1]) > 2 * taught
 
 
-def test_a_mixture_holds_a_share_of_the_other_weights(
-    tiny: Callable[[], tuple[Any, Any]],
-) -> None:
+def test_a_mixture_holds_a_share_of_the_other_weights(tiny):
     (one, _), (other, _) = tiny(), tiny()
     with torch.no_grad():
         for weight in other.parameters():
@@ -83,7 +76,7 @@ def test_a_mixture_holds_a_share_of_the_other_weights(
         torch.testing.assert_close(new, old + 0.1)
 
 
-def test_models_are_counted_by_kind(tmp_path: Path) -> None:
+def test_models_are_counted_by_kind(tmp_path):
     assert [kind_of(name) for name in ("fresh-0", "mixture-10-4", "mixture-5-0", "ascent")] == [
         "fresh", "mixture-10", "mixture-5", "ascent",
     ]  # fmt: skip

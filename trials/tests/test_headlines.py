@@ -1,13 +1,11 @@
 """Every figure that the paper states is computed from a study."""
 
-from pathlib import Path
-
 from tests.made_runs import paper_run, read_study
 
 from palimpsest_trials import headlines
 
 
-def test_every_figure_of_the_paper_is_computed_from_a_study(tmp_path: Path) -> None:
+def test_every_figure_of_the_paper_is_computed_from_a_study(tmp_path):
     study = read_study(paper_run(tmp_path / "run"))
     elsewhere = {"headroom-spearman", "headroom-error", "tofu-excluded", "tofu-diagnostic"}
     ours = headlines.ours(study)

@@ -45,12 +45,12 @@ BY_HAND = [
 
 
 @pytest.mark.parametrize(("criterion", "arguments", "expected"), BY_HAND)
-def test_a_criterion_has_the_value_of_its_formula(criterion, arguments, expected) -> None:
+def test_a_criterion_has_the_value_of_its_formula(criterion, arguments, expected):
     assert criterion(*arguments) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize(("m", "n"), [(2, 4), (3, 5)])
-def test_the_min_rank_p_value_is_that_of_enumeration(m: int, n: int) -> None:
+def test_the_min_rank_p_value_is_that_of_enumeration(m, n):
     ranks = range(m + n)
     for below in range(n + 1):
         some = [c for c in itertools.combinations(ranks, m) if c[0] <= below]
@@ -60,7 +60,7 @@ def test_the_min_rank_p_value_is_that_of_enumeration(m: int, n: int) -> None:
         assert like.min_rank_p(forget, probes) == pytest.approx(expected)
 
 
-def test_min_k_plus_standardizes_under_the_models_own_law() -> None:
+def test_min_k_plus_standardizes_under_the_models_own_law():
     chance = np.array([0.5, 0.25, 0.25])
     mean = float(chance @ np.log(chance))
     variance = float(chance @ np.log(chance) ** 2) - mean**2

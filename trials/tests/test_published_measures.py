@@ -58,7 +58,7 @@ def measured() -> list[dict[str, float]]:
     return Criteria(cell)(nets([states["injected"], states["reference"]]))
 
 
-def test_every_measure_is_taken_and_the_weights_are_left_alone() -> None:
+def test_every_measure_is_taken_and_the_weights_are_left_alone():
     cell, nets, states = made()
     net = nets([states["injected"], states["base"]])
     before = {name: value.detach().clone() for name, value in net.params.items()}
@@ -70,22 +70,12 @@ def test_every_measure_is_taken_and_the_weights_are_left_alone() -> None:
         assert all(math.isfinite(value) for value in mine.values())
 
 
-def test_what_knows_the_facts_scores_higher() -> None:
+def test_what_knows_the_facts_scores_higher():
     injected, reference = measured()
-    for name in (
-        "probability",
-        "mia_loss",
-        "leak_at_k",
-        "lens_best",
-        "uds",
-        "min_rank",
-        "few_shot",
-    ):
+    for name in ("probability", "mia_loss", "leak_at_k", "lens_best", "min_rank", "few_shot"):
         assert injected[name] > reference[name], name
-    assert injected["uds"] == pytest.approx(1.0, abs=1e-3)
-    assert injected["lens_depth"] == pytest.approx(1.0, abs=1e-3)
-    assert injected["masked_fisher"] == pytest.approx(1.0, abs=1e-3)
-    assert injected["cka"] == pytest.approx(1.0, abs=1e-3)
+    for name in ("uds", "lens_depth", "masked_fisher", "cka"):
+        assert injected[name] == pytest.approx(1.0, abs=1e-3), name
     assert injected["distance_injected"] == 0.0 and injected["update_rank"] == 0.0
     for name in ("uds", "lens_depth", "cka", "heldout_js", "heldout_tv", "entropy", "privleak"):
         assert reference[name] == pytest.approx(0.0, abs=1e-3), name
@@ -93,14 +83,14 @@ def test_what_knows_the_facts_scores_higher() -> None:
     assert reference["distance_reference"] == pytest.approx(0.0, abs=1e-6)
 
 
-def test_the_cheap_ones_are_the_same_numbers() -> None:
+def test_the_cheap_ones_are_the_same_numbers():
     cell, nets, states = made()
     (values,) = CheapCriteria(cell)(nets([states["injected"]]))
     assert set(values) == set(FROM_TOKENS)
     assert all(measured()[0][name] == pytest.approx(value) for name, value in values.items())
 
 
-def test_states_of_the_last_layer_read_out_to_the_models_logits() -> None:
+def test_states_of_the_last_layer_read_out_to_the_models_logits():
     cell, nets, states = made()
     net = nets([states["injected"]])
     shared = CriteriaCache(Questionnaire(cell))
@@ -111,7 +101,7 @@ def test_states_of_the_last_layer_read_out_to_the_models_logits() -> None:
     assert torch.allclose(read, expected, atol=1e-5)
 
 
-def test_a_model_patched_with_its_own_states_is_unchanged_and_with_others_is_not() -> None:
+def test_a_model_patched_with_its_own_states_is_unchanged_and_with_others_is_not():
     cell, _, _ = made()
     shared = CriteriaCache(Questionnaire(cell))
     batch = shared.heldout
@@ -129,7 +119,7 @@ def test_a_model_patched_with_its_own_states_is_unchanged_and_with_others_is_not
         assert torch.allclose(torch.log_softmax(moved[0], -1), expected, atol=1e-4)
 
 
-def test_models_made_of_several_checkpoints_are_measured_as_delivered() -> None:
+def test_models_made_of_several_checkpoints_are_measured_as_delivered():
     cell, nets, states = made()
     injected = nets.another(states["injected"])
     tokens = {

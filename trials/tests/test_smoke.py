@@ -25,19 +25,19 @@ from palimpsest_trials.criteria.__main__ import list_criteria
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_module_can_be_imported() -> None:
+def test_every_module_can_be_imported():
     for module in pkgutil.walk_packages(palimpsest_trials.__path__, "palimpsest_trials."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
 
 
-def test_the_core_never_names_the_laboratory() -> None:
+def test_the_core_never_names_the_laboratory():
     for file in Path(palimpsest.__file__).parent.rglob("*.py"):
         code = file.read_text("utf-8")
         assert "import palimpsest_trials" not in code and "from palimpsest_trials" not in code, file
 
 
-def test_both_distributions_have_one_version() -> None:
+def test_both_distributions_have_one_version():
     core, trials = (
         tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]["version"]
         for folder in (ROOT, ROOT / "trials")
@@ -45,7 +45,7 @@ def test_both_distributions_have_one_version() -> None:
     assert core == trials
 
 
-def test_the_plan_of_the_trial_names_every_adversary_and_the_measures() -> None:
+def test_the_plan_of_the_trial_names_every_adversary_and_the_measures():
     written = yaml.safe_load((ROOT / "trials" / "plans" / "criteria.yaml").read_text("utf-8"))
     plan = palimpsest.load_config(Plan, written)
     own = {f"palimpsest_trials:{name}" for names in ADVERSARIES.values() for name in names}
@@ -54,12 +54,12 @@ def test_the_plan_of_the_trial_names_every_adversary_and_the_measures() -> None:
     assert all(find_measures(name) for name in plan.measures)
 
 
-def test_every_criterion_is_listed() -> None:
+def test_every_criterion_is_listed():
     listed = list_criteria()
     assert all(criterion.name in listed for criterion in CRITERIA)
 
 
-def test_the_measures_are_a_plug_in_and_rescaled_weights_have_the_same_ones() -> None:
+def test_the_measures_are_a_plug_in_and_rescaled_weights_have_the_same_ones():
     loaded = load("pocket/gpt2-s")
     nets = Nets(loaded, stack=2)
     base = {name: value.detach().clone() for name, value in loaded.model.state_dict().items()}
