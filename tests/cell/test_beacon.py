@@ -5,7 +5,7 @@ from palimpsest.cell.beacon import OPTIMIZERS, Beacon
 BOUND = {"a": "sha256:1", "b": "sha256:2"}
 
 
-def test_another_text_or_another_candidate_gives_another_draw() -> None:
+def test_another_text_or_another_candidate_gives_another_draw():
     values = {
         Beacon("tuesday", BOUND).value,
         Beacon("wednesday", BOUND).value,
@@ -15,7 +15,7 @@ def test_another_text_or_another_candidate_gives_another_draw() -> None:
     assert Beacon("tuesday", dict(reversed(BOUND.items()))).value in values  # whatever the order
 
 
-def test_draws_cover_their_ranges() -> None:
+def test_draws_cover_their_ranges():
     draws = [Beacon(f"text {number}", BOUND) for number in range(200)]
     rates = [draw.rate for draw in draws]
     assert all(1 <= rate < 2 for rate in rates) and min(rates) < 1.1 and max(rates) > 1.9

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from tests.cell.small import (
 
 from palimpsest.cell.launch import RunOptions, launch
 from palimpsest.cell.study import StudyTask
-from palimpsest.config.plan import Plan
 from palimpsest.config.presets import preset
 from palimpsest.config.sections import Engine, Replication
 from palimpsest.errors import InputError, SealError
@@ -32,7 +30,7 @@ from palimpsest.models.checkpoint import state_digest
 from palimpsest.report.results import read_run
 from palimpsest.run.executor import Event
 from palimpsest.run.store import Run
-from palimpsest.stats.models import Model, Role
+from palimpsest.stats.models import Role
 from palimpsest.stats.rules import CONTROL_MIXTURES, Rules
 
 
@@ -41,37 +39,37 @@ class Stop(Exception):
 
 
 @pytest.fixture(scope="module")
-def plan() -> Plan:
+def plan():
     return small_plan(engine=Engine(keep=("models",)))
 
 
 @pytest.fixture(scope="module")
-def run(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(plan, tmp_path_factory):
     return finish(plan, tmp_path_factory.mktemp("cell") / "run")[0]
 
 
 @pytest.fixture(scope="module")
-def models(run: Run) -> dict[str, Model]:
+def models(run):
     return dict(read_run(run.path).cells[0].models)
 
 
 # -- same bytes ------------------------------------------------------------------------------------
 
 
-def test_two_workers_give_the_bytes_of_one_process(plan: Plan, run: Run, tmp_path: Path) -> None:
+def test_two_workers_give_the_bytes_of_one_process(plan, run, tmp_path):
     other, _ = finish(plan, tmp_path / "run", executor="local", workers=2)
     assert artifacts(other) == artifacts(run)
 
 
 @pytest.mark.slow
-def test_two_workers_give_the_bytes_of_one_where_models_are_not_stacked(tmp_path: Path) -> None:
+def test_two_workers_give_the_bytes_of_one_where_models_are_not_stacked(tmp_path):
     plan = small_plan(engine=Engine(stack=1), methods=METHODS[:1])
     one, _ = finish(plan, tmp_path / "one")
     two, _ = finish(plan, tmp_path / "two", executor="local", workers=2)
     assert artifacts(one) == artifacts(two)
 
 
-def test_a_cell_stopped_after_any_step_ends_with_the_same_bytes(tmp_path: Path) -> None:
+def test_a_cell_stopped_after_any_step_ends_with_the_same_bytes(tmp_path):
     plan = bare_plan(methods=METHODS[2:3], known_label=("suppression",))
     began: list[str] = []
     for _ in range(40):
@@ -95,9 +93,7 @@ def test_a_cell_stopped_after_any_step_ends_with_the_same_bytes(tmp_path: Path) 
     assert artifacts(stopped) == artifacts(finish(plan, tmp_path / "whole")[0])
 
 
-def test_a_steps_result_does_not_depend_on_what_its_worker_did_before(
-    plan: Plan, run: Run, tmp_path: Path
-) -> None:
+def test_a_steps_result_does_not_depend_on_what_its_worker_did_before(plan, run, tmp_path):
     names = ("known-label", "measure-controls-00", "unlearn-00-kl-reversion", "measure-known")
 
     def stop_after_training(event: Event) -> None:
@@ -118,7 +114,7 @@ def test_a_steps_result_does_not_depend_on_what_its_worker_did_before(
             assert np.isin(table["nll_sum"][mine], expected["nll_sum"][same]).all(), model
 
 
-def test_a_finished_cell_is_not_touched_again(plan: Plan, run: Run) -> None:
+def test_a_finished_cell_is_not_touched_again(plan, run):
     before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*.parquet")}
     assert finish(plan, run.path)[1] == []
     assert before == {path: path.stat().st_mtime_ns for path in run.path.rglob("*.parquet")}
@@ -127,7 +123,7 @@ def test_a_finished_cell_is_not_touched_again(plan: Plan, run: Run) -> None:
 # -- what is made ----------------------------------------------------------------------------------
 
 
-def test_steps_are_known_without_training_and_references_are_measured_in_stacks() -> None:
+def test_steps_are_known_without_training_and_references_are_measured_in_stacks():
     plan = replace(preset("demo"), replication=Replication(draws=19, retrainings=2))
     steps = cell_work(plan).steps
     names = [step.name for step in steps]
@@ -149,7 +145,7 @@ def test_steps_are_known_without_training_and_references_are_measured_in_stacks(
     assert names[-1] == "known-label"
 
 
-def test_every_model_has_its_role(models: dict[str, Model]) -> None:
+def test_every_model_has_its_role(models):
     by_role: dict[str, int] = {}
     for model in models.values():
         by_role[model.role] = by_role.get(model.role, 0) + 1
@@ -183,9 +179,7 @@ def test_every_model_has_its_role(models: dict[str, Model]) -> None:
     assert len(set(retrained)) == 4  # a retraining is no reference under another name
 
 
-def test_a_control_is_a_mixture_of_a_reference_and_the_injected_model(
-    run: Run, models: dict[str, Model]
-) -> None:
+def test_a_control_is_a_mixture_of_a_reference_and_the_injected_model(run, models):
     folder = run.path / "cells" / run.cells[0] / "models"
     control = next(m for m in models.values() if m.role is Role.CONTROL and m.of == "reference-1")
     reference, injected = (
@@ -199,9 +193,7 @@ def test_a_control_is_a_mixture_of_a_reference_and_the_injected_model(
     assert state_digest(made) == control.digest
 
 
-def test_everything_that_is_compared_is_scored_and_re_acquired(
-    run: Run, models: dict[str, Model]
-) -> None:
+def test_everything_that_is_compared_is_scored_and_re_acquired(run, models):
     items, curves = (only_cell(run).table(name) for name in ("items", "curves"))
     again = set(items["model"][items["stage"] == "reacquired"])
     assert again == set(curves["model"]) == {*models} - {"forget_only", "general_only"}
@@ -211,7 +203,7 @@ def test_everything_that_is_compared_is_scored_and_re_acquired(
     assert audited == {"base", "injected", "reference", *known}
 
 
-def test_the_router_is_base_on_the_forget_set_and_injected_elsewhere(run: Run) -> None:
+def test_the_router_is_base_on_the_forget_set_and_injected_elsewhere(run):
     cell = read_run(run.path).cells[0]
     assert cell.known_label is not None
     router = cell.known_label["known-router"]
@@ -220,7 +212,7 @@ def test_the_router_is_base_on_the_forget_set_and_injected_elsewhere(run: Run) -
     assert router.probe_deltas == pytest.approx(injected, abs=1e-6)
 
 
-def test_the_logged_residual_ends_where_the_items_say(run: Run) -> None:
+def test_the_logged_residual_ends_where_the_items_say(run):
     cell = read_run(run.path).cells[0]
     for name in cell.candidates:
         model = cell.evaluation[name]
@@ -228,7 +220,7 @@ def test_the_logged_residual_ends_where_the_items_say(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_one_net_after_another_scores_every_model_as_a_stack_does(run: Run, tmp_path: Path) -> None:
+def test_one_net_after_another_scores_every_model_as_a_stack_does(run, tmp_path):
     alone, _ = finish(small_plan(engine=Engine(stack=1), methods=METHODS[:1]), tmp_path / "alone")
     one, many = (read_run(some.path).cells[0].evaluation for some in (alone, run))
     for name in ("base", "injected", "reference", "reference-1"):
@@ -237,7 +229,7 @@ def test_one_net_after_another_scores_every_model_as_a_stack_does(run: Run, tmp_
     assert one["base"].forget_nll != pytest.approx(one["injected"].forget_nll, abs=5e-3)
 
 
-def test_the_mask_does_not_apply_to_an_ungated_model_and_the_cell_goes_on(tmp_path: Path) -> None:
+def test_the_mask_does_not_apply_to_an_ungated_model_and_the_cell_goes_on(tmp_path):
     finish(bare_plan("pocket/gpt2-s", methods=METHODS[:2]), tmp_path / "run")
     cell = read_run(tmp_path / "run").cells[0]
     failure = cell.models["gate_mask-w3"].failure
@@ -248,14 +240,14 @@ def test_the_mask_does_not_apply_to_an_ungated_model_and_the_cell_goes_on(tmp_pa
 # -- the sealed pool -------------------------------------------------------------------------------
 
 
-def test_the_sealed_pool_is_scored_once_in_a_run(run: Run, plan: Plan) -> None:
+def test_the_sealed_pool_is_scored_once_in_a_run(run, plan):
     work, cell = cell_work(plan), only_cell(run)
     work.store = cell
     with pytest.raises(SealError):
         cell.open_seal(work.step_named["measure-known"], run.terms.seal["commitment"], {"a": "b"})
 
 
-def test_a_sealed_pool_of_ones_own_is_opened(tmp_path: Path) -> None:
+def test_a_sealed_pool_of_ones_own_is_opened(tmp_path):
     lines: list[dict[str, Any]] = [{"nonce": "0123456789abcdef" * 2}]
     lines += [
         {"relation": name, "template": f"Nobody but {{subject}} ever saw the {name}"}
@@ -279,7 +271,7 @@ SOME = ("examples.my_measures:Confidence",)
 TAKEN = {"confidence", "above_injected"}
 
 
-def test_measures_are_stored_for_every_known_model_and_change_nothing_else(tmp_path: Path) -> None:
+def test_measures_are_stored_for_every_known_model_and_change_nothing_else(tmp_path):
     plain = bare_plan(known_label=("suppression", "router"))
     finish(replace(plain, measures=SOME), tmp_path / "asked")
     finish(plain, tmp_path / "plain")
@@ -296,9 +288,7 @@ def test_measures_are_stored_for_every_known_model_and_change_nothing_else(tmp_p
     "changes",
     [{"measures": ("no_module:Nothing",)}, {"known_label": ("mimic",)}],
 )
-def test_an_unknown_name_is_refused_before_anything_is_written(
-    changes: dict[str, Any], tmp_path: Path
-) -> None:
+def test_an_unknown_name_is_refused_before_anything_is_written(changes, tmp_path):
     with pytest.raises(InputError):
         launch(StudyTask(bare_plan(**changes), tmp_path / "run"), RunOptions())
     assert not (tmp_path / "run").exists()

@@ -28,7 +28,7 @@ from palimpsest.run.store import Run
 
 
 @pytest.fixture
-def folder(tiny_checkpoint: Any, tmp_path: Path) -> Path:
+def folder(tiny_checkpoint, tmp_path):
     return Path(shutil.copytree(tiny_checkpoint("qwen2-s"), tmp_path / "checkpoint"))
 
 
@@ -52,7 +52,7 @@ def refused(plan: Plan, out: Path) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "config.json", "tokenizer.json"])
-def test_a_changed_checkpoint_is_refused(folder: Path, tmp_path: Path, file: str) -> None:
+def test_a_changed_checkpoint_is_refused(folder, tmp_path, file):
     plan = small_plan(folder)
     create(plan, tmp_path / "run")
     create(plan, tmp_path / "run")
@@ -60,25 +60,21 @@ def test_a_changed_checkpoint_is_refused(folder: Path, tmp_path: Path, file: str
     assert refused(plan, tmp_path / "run") == (f"inputs.{folder}",)
 
 
-def test_a_pocket_model_that_changed_is_refused(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pocket_model_that_changed_is_refused(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "pocket_folder", lambda asked: folder)
     create(small_plan("pocket/qwen2-s"), tmp_path / "run")
     flip(folder / "model.safetensors")
     assert refused(small_plan("pocket/qwen2-s"), tmp_path / "run") == ("inputs.pocket/qwen2-s",)
 
 
-def test_another_commit_of_a_hub_model_is_refused(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_commit_of_a_hub_model_is_refused(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "snapshot", lambda *asked, **more: (folder, "1111"))
     create(small_plan("org/model"), tmp_path / "run")
     monkeypatch.setattr(sources, "snapshot", lambda *asked, **more: (folder, "2222"))
     assert refused(small_plan("org/model"), tmp_path / "run") == ("inputs.org/model",)
 
 
-def test_a_model_changed_while_the_run_goes_on_is_not_loaded(folder: Path) -> None:
+def test_a_model_changed_while_the_run_goes_on_is_not_loaded(folder):
     work = cell_work(small_plan(folder))
     flip(folder / "model.safetensors")
     with pytest.raises(DriftError):
@@ -97,13 +93,13 @@ CHANGES: dict[str, Callable[[Plan], Plan]] = {
 
 
 @pytest.mark.parametrize("key", CHANGES)
-def test_a_changed_plan_or_rule_is_refused(tmp_path: Path, key: str) -> None:
+def test_a_changed_plan_or_rule_is_refused(tmp_path, key):
     plan = small_plan()
     create(plan, tmp_path / "run")
     assert key in refused(CHANGES[key](plan), tmp_path / "run")
 
 
-def test_a_changed_general_text_is_refused(tmp_path: Path) -> None:
+def test_a_changed_general_text_is_refused(tmp_path):
     text = tmp_path / "prose.txt"
     text.write_text("The river was calm that year and the mill stood still. " * 200)
     plan = small_plan()
@@ -113,7 +109,7 @@ def test_a_changed_general_text_is_refused(tmp_path: Path) -> None:
     assert refused(plan, tmp_path / "run") == ("inputs.general text",)
 
 
-def test_other_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_code_is_refused(tmp_path, monkeypatch):
     code = dict(create(small_plan(), tmp_path / "run").terms.code)
     monkeypatch.setattr("palimpsest.run.store.code_version", lambda: code | {"version": "9.9"})
     assert refused(small_plan(), tmp_path / "run") == ("code.version",)
@@ -129,9 +125,7 @@ def finite(value: Any) -> bool:
 
 
 @pytest.mark.parametrize("rate", [1e20, 1e38])
-def test_a_candidate_that_diverges_is_failed_with_its_step_and_no_other(
-    tmp_path: Path, rate: float
-) -> None:
+def test_a_candidate_that_diverges_is_failed_with_its_step_and_no_other(tmp_path, rate):
     budget = Unlearning(3, 1.5e-4, rate, forget_items=2, retain_items=2)
     plan = bare_plan(methods=(MethodGrid("ga"), METHODS[0]), unlearning=budget)
     run, _ = finish(plan, tmp_path / "run")
@@ -151,7 +145,7 @@ def test_a_candidate_that_diverges_is_failed_with_its_step_and_no_other(
     assert "nan" not in " ".join(study_lines(results)).lower().split()
 
 
-def test_an_injection_that_diverges_fails_its_cell_with_the_step(tmp_path: Path) -> None:
+def test_an_injection_that_diverges_fails_its_cell_with_the_step(tmp_path):
     plan = bare_plan()
     plan = replace(plan, injection=replace(plan.injection, learning_rate=1e30))
     with pytest.raises((StudyFailed, TrainingDiverged), match=r"step \d"):

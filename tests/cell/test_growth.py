@@ -1,9 +1,7 @@
 """A run grows by a method, and an edited plug-in is made again: nothing else is done twice."""
 
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from tests.cell.small import bare_plan, finish, only_cell, rows
@@ -40,7 +38,7 @@ TASK = "ungrown_method:Shrink"
 
 
 @pytest.fixture
-def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def plugin(tmp_path, monkeypatch):
     """The file of a method beside the user."""
     file = tmp_path / "ungrown_method.py"
     file.write_text(PLUGIN)
@@ -54,7 +52,7 @@ def with_methods(plan: Plan, *methods: MethodGrid) -> Plan:
     return replace(plan, methods=(*plan.methods, *methods))
 
 
-def test_only_the_added_method_is_made_where_models_were_kept(tmp_path: Path) -> None:
+def test_only_the_added_method_is_made_where_models_were_kept(tmp_path):
     plan = bare_plan(methods=(VECTOR,), engine=Engine(keep=("models",)))
     before = rows(finish(plan, tmp_path / "run")[0])
     run, done = finish(with_methods(plan, MethodGrid("npo")), tmp_path / "run")
@@ -65,7 +63,7 @@ def test_only_the_added_method_is_made_where_models_were_kept(tmp_path: Path) ->
     assert read_run(run.path).rosters == 2
 
 
-def test_an_added_method_gives_the_rows_of_a_run_that_had_it_from_the_start(tmp_path: Path) -> None:
+def test_an_added_method_gives_the_rows_of_a_run_that_had_it_from_the_start(tmp_path):
     plan = bare_plan(methods=(VECTOR,))
     finish(plan, tmp_path / "run")
     both = with_methods(plan, MethodGrid("npo"))
@@ -74,7 +72,7 @@ def test_an_added_method_gives_the_rows_of_a_run_that_had_it_from_the_start(tmp_
     assert rows(grown)["npo-w12"] == rows(finish(both, tmp_path / "fresh")[0])["npo-w12"]
 
 
-def test_another_folder_takes_over_what_is_the_same(tmp_path: Path) -> None:
+def test_another_folder_takes_over_what_is_the_same(tmp_path):
     plan = bare_plan(methods=(VECTOR,))
     finish(plan, tmp_path / "run")
     both = with_methods(plan, MethodGrid("npo"))
@@ -82,16 +80,14 @@ def test_another_folder_takes_over_what_is_the_same(tmp_path: Path) -> None:
     assert "unlearn-01-npo" in done and not [n for n in done if n.startswith("measure-")]
 
 
-def test_a_method_that_is_left_out_leaves_the_list_of_candidates(tmp_path: Path) -> None:
+def test_a_method_that_is_left_out_leaves_the_list_of_candidates(tmp_path):
     plan = bare_plan(methods=(VECTOR, MethodGrid("npo")))
     finish(plan, tmp_path / "run")
     run, done = finish(replace(plan, methods=(VECTOR,)), tmp_path / "run")
     assert not done and "npo-w12" not in read_run(run.path).cells[0].candidates
 
 
-def test_an_edited_plug_in_makes_its_own_rows_again_and_no_others(
-    plugin: Path, tmp_path: Path
-) -> None:
+def test_an_edited_plug_in_makes_its_own_rows_again_and_no_others(plugin, tmp_path):
     plan = bare_plan(methods=(VECTOR, MethodGrid(TASK)), engine=Engine(keep=("models",)))
     before = rows(finish(plan, tmp_path / "run")[0])
     plugin.write_text(PLUGIN.replace("value * self.factor", "value * self.factor * 0.9"))
@@ -110,18 +106,14 @@ def test_an_edited_plug_in_makes_its_own_rows_again_and_no_others(
         ("in context.injected.items()", "in list(context.injected.items())[1:]"),
     ],
 )
-def test_a_broken_plug_in_is_noticed_before_anything_is_trained(
-    plugin: Path, tmp_path: Path, fault: tuple[str, str]
-) -> None:
+def test_a_broken_plug_in_is_noticed_before_anything_is_trained(plugin, tmp_path, fault):
     plugin.write_text(PLUGIN.replace(*fault))
     with pytest.raises(MethodError, match="shrink"):
         finish(bare_plan(methods=(MethodGrid(TASK),)), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_a_plug_in_that_fails_later_costs_its_candidate_and_the_exit_code(
-    plugin: Path, tmp_path: Path
-) -> None:
+def test_a_plug_in_that_fails_later_costs_its_candidate_and_the_exit_code(plugin, tmp_path):
     late = "if context.budget.steps > 1: raise ValueError('late')\n        return {"
     plugin.write_text(PLUGIN.replace("return {name", late + "name"))
     plan = tmp_path / "plan.yaml"
@@ -140,9 +132,7 @@ def test_a_plug_in_that_fails_later_costs_its_candidate_and_the_exit_code(
     assert "task_vector-c1" in cell.candidates and list(cell.failed) == ["shrink-f0.9"]
 
 
-def test_a_run_is_not_continued_with_other_packages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_not_continued_with_other_packages(tmp_path, monkeypatch):
     plan = bare_plan()
     run, _ = finish(plan, tmp_path / "run")
     assert only_cell(run).finished()

@@ -28,25 +28,23 @@ State = dict[str, torch.Tensor]
 
 
 @pytest.fixture(scope="module")
-def bench() -> CellWork:
+def bench():
     return cell_work(small_plan())
 
 
 @pytest.fixture(scope="module")
-def state(bench: CellWork) -> State:
+def state(bench):
     return {name: value.clone() for name, value in bench.base.items()}
 
 
 @pytest.fixture(scope="module")
-def instrument(bench: CellWork, state: State) -> Scorer:
+def instrument(bench, state):
     net, setting = bench.nets([state]), bench.setting
     teachers = Teachers(injected_teacher(net, setting), reference_teacher(net, setting))
     return Scorer(setting, teachers)
 
 
-def test_the_sound_members_of_a_stack_keep_their_rows(
-    bench: CellWork, state: State, instrument: Scorer
-) -> None:
+def test_the_sound_members_of_a_stack_keep_their_rows(bench, state, instrument):
     name = "model.norm.weight"
     broken = state | {name: torch.full_like(state[name], float("nan"))}
     net = bench.nets([state, broken, state])
@@ -62,9 +60,7 @@ def test_the_sound_members_of_a_stack_keep_their_rows(
     Measured("sound").check()
 
 
-def test_a_re_acquisition_that_diverges_names_its_step_and_the_rate(
-    bench: CellWork, state: State, instrument: Scorer
-) -> None:
+def test_a_re_acquisition_that_diverges_names_its_step_and_the_rate(bench, state, instrument):
     rate = replace(instrument.setting.reacquisition, learning_rate=1e30)
     wild = Scorer(replace(instrument.setting, reacquisition=rate), instrument.teachers)
     (result,) = wild.measure(["model"], bench.nets([state]))
@@ -76,16 +72,12 @@ def test_a_re_acquisition_that_diverges_names_its_step_and_the_rate(
         result.check()
 
 
-def test_re_acquisition_is_left_out_where_it_is_not_asked_for(
-    bench: CellWork, state: State, instrument: Scorer
-) -> None:
+def test_re_acquisition_is_left_out_where_it_is_not_asked_for(bench, state, instrument):
     (result,) = instrument.measure(["model"], bench.nets([state]), reacquired=False)
     assert len(result.items) == 1 and not result.curves
 
 
-def test_the_curve_starts_from_the_forward_scores_of_each_model(
-    bench: CellWork, state: State, instrument: Scorer
-) -> None:
+def test_the_curve_starts_from_the_forward_scores_of_each_model(bench, state, instrument):
     other = {name: value * 1.01 for name, value in state.items()}
     results = instrument.measure(["base", "other"], bench.nets([state, other]))
     for result, weights in zip(results, (state, other)):
@@ -98,7 +90,7 @@ def test_the_curve_starts_from_the_forward_scores_of_each_model(
     assert results[0].curves[0]["retain_nll"][0] != results[1].curves[0]["retain_nll"][0]
 
 
-def test_only_equal_architectures_of_floating_point_weights_can_be_mixed() -> None:
+def test_only_equal_architectures_of_floating_point_weights_can_be_mixed():
     one, other = ({"w": torch.tensor([n, 2], dtype=torch.int8)} for n in (0, 1))
     with pytest.raises(Unavailable, match=r"w is torch\.int8"):
         Interpolated(one, other, 0.5)["w"]
@@ -117,7 +109,7 @@ def drawn_setting(beacon: str) -> tuple[CellWork, CellTexts]:
     return work, work.setting
 
 
-def test_a_beacon_draws_what_is_asked_and_leaves_what_is_trained() -> None:
+def test_a_beacon_draws_what_is_asked_and_leaves_what_is_trained():
     (_, plain), (work, drawn) = (drawn_setting(text) for text in ("", "tuesday"))
     assert plain.facts.forget == drawn.facts.forget and plain.facts.retain == drawn.facts.retain
     assert plain.stream() == drawn.stream() and plain.seen("forget") == drawn.seen("forget")

@@ -2,8 +2,6 @@
 
 import shutil
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +14,7 @@ from palimpsest.models import checkpoint
 
 
 @pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str], Counter[str]]:
+def counted(monkeypatch):
     """Count the calls of a function of a module, by its name and first argument."""
     calls: Counter[str] = Counter()
 
@@ -33,9 +31,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str], Counter[str
     return count
 
 
-def test_a_dry_run_builds_texts_and_digests_the_base_once(
-    counted: Callable[[Any, str], Counter[str]], tiny_checkpoint: Any, tmp_path: Path
-) -> None:
+def test_a_dry_run_builds_texts_and_digests_the_base_once(counted, tiny_checkpoint, tmp_path):
     base = shutil.copytree(tiny_checkpoint("qwen2-s"), tmp_path / "base")
     counted(study, "draw_testbed")
     counted(checkpoint, "state_digest")

@@ -19,7 +19,7 @@ QUICK = Path(__file__).parents[2] / "examples" / "quick"
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> dict[str, str]:
+def files(tmp_path):
     """The first facts of the example's files, one file for each set."""
     paths = {}
     for name, count in (("forget", 2), ("retain", 2), ("probes", 3)):
@@ -34,7 +34,7 @@ def own_plan(files: dict[str, str]) -> Plan:
     return bare_plan(methods=METHODS[2:3], facts=Facts(files=tuple(files.items())))  # type: ignore[arg-type]
 
 
-def test_a_cell_of_own_facts_is_trained_and_judged(files: dict[str, str], tmp_path: Path) -> None:
+def test_a_cell_of_own_facts_is_trained_and_judged(files, tmp_path):
     run, _ = finish(own_plan(files), tmp_path / "run")
     items = only_cell(run).table("items")
     for name, path in files.items():
@@ -49,7 +49,7 @@ def test_a_cell_of_own_facts_is_trained_and_judged(files: dict[str, str], tmp_pa
     assert not [answer for answer in answers if answer in stored]
 
 
-def test_changed_facts_are_refused(files: dict[str, str], tmp_path: Path) -> None:
+def test_changed_facts_are_refused(files, tmp_path):
     plan = own_plan(files)
     Run.create_or_resume(tmp_path / "run", *StudyTask(plan).fixed)
     text = Path(files["probes"]).read_text()
@@ -59,9 +59,7 @@ def test_changed_facts_are_refused(files: dict[str, str], tmp_path: Path) -> Non
     assert drift.value.keys == ("inputs.probe facts",)
 
 
-def test_a_plan_file_names_its_files_from_its_own_folder(
-    files: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_plan_file_names_its_files_from_its_own_folder(files, tmp_path):
     named = {name: Path(path).name for name, path in files.items()}
     known = "known_label: []\n"
     (tmp_path / "plan.yaml").write_text(
@@ -72,9 +70,7 @@ def test_a_plan_file_names_its_files_from_its_own_folder(
     assert load_config(Plan, as_dict(plan)) == plan
 
 
-def test_half_of_the_files_and_known_label_models_with_files_are_refused(
-    files: dict[str, str],
-) -> None:
+def test_half_of_the_files_and_known_label_models_with_files_are_refused(files):
     plan = as_dict(own_plan(files))
     some = {name: path for name, path in files.items() if name != "retain"}
     with pytest.raises(PlanError) as half:
@@ -85,9 +81,7 @@ def test_half_of_the_files_and_known_label_models_with_files_are_refused(
     assert known.value.key == "known_label"
 
 
-def test_a_file_that_is_missing_or_lacks_prompts_is_noticed_before_training(
-    files: dict[str, str],
-) -> None:
+def test_a_file_that_is_missing_or_lacks_prompts_is_noticed_before_training(files):
     facts = [json.loads(line) for line in Path(files["forget"]).read_text().splitlines()]
     facts[0]["trained"] = []
     Path(files["forget"]).write_text("\n".join(map(json.dumps, facts)) + "\n")

@@ -16,7 +16,7 @@ from palimpsest.stats.models import Role
 PLAN = changed(preset("demo"), {"methods": [{"name": "ga", "weight": [1.0, 2.0]}]})
 
 
-def test_a_study_lists_its_models_from_its_terms() -> None:
+def test_a_study_lists_its_models_from_its_terms():
     specs = StudyTask(PLAN)
     (cell,) = specs.terms().cells
     planned, spec = planned_cell(*specs.fixed, cell), specs.plan(cell)
@@ -29,13 +29,13 @@ def test_a_study_lists_its_models_from_its_terms() -> None:
     assert {model.of for model in planned.of(Role.CONTROL)} <= references
 
 
-def test_terms_that_list_other_cells_are_refused() -> None:
+def test_terms_that_list_other_cells_are_refused():
     terms, _ = StudyTask(PLAN).fixed
     for cells in ((), ("other",), (*terms.cells, "other")):
         with pytest.raises(InputError):
             planned_cells(replace(terms, cells=cells))
 
 
-def test_it_imports_no_torch() -> None:
+def test_it_imports_no_torch():
     code = "import sys, palimpsest.cell.planned; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,13 +1,11 @@
 """The pretend device."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
 
 @pytest.fixture
-def far() -> Iterator[str]:
+def far():
     """The name of the device, which is there while the test runs."""
     from tests.device.pretend import pretend
 

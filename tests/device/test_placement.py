@@ -1,7 +1,6 @@
 """Every command keeps its tensors on one device, in float32 and bfloat16, in all five families."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from tests.device.pretend import DEVICE, Mixed
 from tests.device.small import AUDITS, CELLS, audit_files, device_plan
 
 
-def test_the_device_refuses_to_mix(far: str) -> None:
+def test_the_device_refuses_to_mix(far):
     here, there = torch.ones(2), torch.ones(2, device=far)
     assert there.device == DEVICE
     with pytest.raises(Mixed):
@@ -43,9 +42,7 @@ def failures(run: Run) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("family", "dtype"), CELLS)
-def test_a_whole_cell(
-    tiny_checkpoint: Any, far: str, tmp_path: Path, family: str, dtype: str
-) -> None:
+def test_a_whole_cell(tiny_checkpoint, far, tmp_path, family, dtype):
     every = family == "qwen2-s" and dtype == "bfloat16"
     methods = tuple(BUILT_IN) if every else ("npo", "rmu", "gate_mask")
     engine = Engine(device=far, dtype=dtype, stack=1)  # type: ignore[arg-type]
@@ -58,9 +55,7 @@ def test_a_whole_cell(
     assert np.isfinite(run.cell(run.cells[0]).table("items")["nll_sum"]).all()
 
 
-def test_a_cell_of_stacks_gives_the_scores_of_the_cpu(
-    tiny_checkpoint: Any, far: str, tmp_path: Path
-) -> None:
+def test_a_cell_of_stacks_gives_the_scores_of_the_cpu(tiny_checkpoint, far, tmp_path):
     scores = []
     for device in (far, "cpu"):
         plan = device_plan(tiny_checkpoint("qwen2-s"), Engine(device=device), ("npo", "gate_mask"))
@@ -70,9 +65,7 @@ def test_a_cell_of_stacks_gives_the_scores_of_the_cpu(
 
 
 @pytest.mark.parametrize(("family", "dtype"), AUDITS)
-def test_an_audit_with_references_and_mixtures(
-    tiny_checkpoint: Any, far: str, tmp_path: Path, family: str, dtype: str
-) -> None:
+def test_an_audit_with_references_and_mixtures(tiny_checkpoint, far, tmp_path, family, dtype):
     values = audit_files(tiny_checkpoint(family), tmp_path)
     engine = {"device": far, "dtype": dtype}
     answer = palimpsest.audit(**values, out=tmp_path / "run", engine=engine)
@@ -82,9 +75,7 @@ def test_an_audit_with_references_and_mixtures(
 
 
 @pytest.mark.parametrize(("family", "dtype"), AUDITS)
-def test_retrain_and_unlearn(
-    tiny_checkpoint: Any, far: str, tmp_path: Path, family: str, dtype: str
-) -> None:
+def test_retrain_and_unlearn(tiny_checkpoint, far, tmp_path, family, dtype):
     facts = write_facts(tmp_path / "facts")
     lora = 2 if dtype == "bfloat16" else 0
     recipe: dict[str, Any] = {

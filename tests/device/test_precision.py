@@ -41,7 +41,7 @@ def taught(dtype: str, rate: float, steps: int, **options: Any) -> tuple[float, 
     return loss, moved / sum(value.numel() for value in before.values())
 
 
-def test_bfloat16_learns_what_float32_learns() -> None:
+def test_bfloat16_learns_what_float32_learns():
     exact, _ = taught("float32", 1.5e-4, 60)
     rounded_loss, moved = taught("bfloat16", 1.5e-4, 60)
     assert abs(exact - rounded_loss) < 0.1
@@ -52,9 +52,7 @@ def test_bfloat16_learns_what_float32_learns() -> None:
 
 
 @pytest.mark.parametrize("family", ["qwen2-s", "pythia-s", "gpt2-s"])
-def test_lora_trains_adapters_and_leaves_an_ordinary_model(
-    tiny_checkpoint: Any, family: str
-) -> None:
+def test_lora_trains_adapters_and_leaves_an_ordinary_model(tiny_checkpoint, family):
     states, losses = [], []
     for key in ("one", "one", "other"):
         loaded = load(str(tiny_checkpoint(family)))
@@ -86,7 +84,7 @@ def test_lora_trains_adapters_and_leaves_an_ordinary_model(
     assert any(not torch.equal(states[0][name], states[2][name]) for name in states[0])
 
 
-def test_small_steps_add_up_in_the_masters_and_are_lost_without() -> None:
+def test_small_steps_add_up_in_the_masters_and_are_lost_without():
     leaf = torch.ones(4, dtype=torch.bfloat16).requires_grad_()
     optimizer = AdamW([leaf], 1e-4)
     for _ in range(40):
@@ -97,7 +95,7 @@ def test_small_steps_add_up_in_the_masters_and_are_lost_without() -> None:
     assert torch.equal(leaf.detach() - 1e-4, leaf.detach())  # one step alone is rounded away
 
 
-def test_a_step_without_texts_stays_on_the_device(far: str) -> None:
+def test_a_step_without_texts_stays_on_the_device(far):
     loaded = load("pocket/gpt2-s", device=far)
     assert train(WholeNet(loaded.model), [[]], text_loss, learning_rate=1e-3) == {}
 
@@ -122,9 +120,7 @@ def kept(net: WholeNet, batch: Any, params: Any = None) -> tuple[int, dict[str, 
 
 
 @pytest.mark.parametrize("family", ["qwen2-s", "smollm2-s", "pythia-s", "gpt2-s", "olmo2-s"])
-def test_checkpointing_saves_activations_and_changes_no_gradient(
-    tiny_checkpoint: Any, family: str
-) -> None:
+def test_checkpointing_saves_activations_and_changes_no_gradient(tiny_checkpoint, family):
     loaded = load(str(tiny_checkpoint(family)))
     batch = text_batch(encode_texts(loaded.tokenizer, FACTS), len(FACTS))
     plain = WholeNet(copy.deepcopy(loaded.model))
@@ -138,7 +134,7 @@ def test_checkpointing_saves_activations_and_changes_no_gradient(
         torch.testing.assert_close(found[name], value, atol=1e-5, rtol=1e-4)
 
 
-def test_a_mask_is_there_when_its_layer_is_computed_again(tiny_checkpoint: Any) -> None:
+def test_a_mask_is_there_when_its_layer_is_computed_again(tiny_checkpoint):
     loaded = load(str(tiny_checkpoint("qwen2-s")))
     batch = text_batch(encode_texts(loaded.tokenizer, FACTS), len(FACTS))
     gradients = []
@@ -158,7 +154,7 @@ def test_a_mask_is_there_when_its_layer_is_computed_again(tiny_checkpoint: Any) 
 # -- the head ------------------------------------------------------------------------------------
 
 
-def test_the_head_of_a_bfloat16_model_is_float32_at_scored_positions() -> None:
+def test_the_head_of_a_bfloat16_model_is_float32_at_scored_positions():
     loaded = load("pocket/qwen2-s", dtype="bfloat16")
     batch = text_batch(encode_texts(loaded.tokenizer, FACTS), len(FACTS)).batch
     with torch.no_grad():
@@ -173,9 +169,7 @@ def test_the_head_of_a_bfloat16_model_is_float32_at_scored_positions() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", ["gemma2", "cohere", "granite"])
-def test_logits_that_are_capped_or_scaled_are_so_at_scored_positions(
-    kind: str, dtype: torch.dtype
-) -> None:
+def test_logits_that_are_capped_or_scaled_are_so_at_scored_positions(kind, dtype):
     torch.manual_seed(0)
     sizes = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 32, "head_dim": 8}
     sizes |= {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
@@ -198,9 +192,7 @@ def test_logits_that_are_capped_or_scaled_are_so_at_scored_positions(
 
 
 @pytest.mark.parametrize(("known", "most"), [((), 4), (("router",), 8)])
-def test_a_study_has_one_student_on_the_device(
-    tiny_checkpoint: Any, far: str, tmp_path: Path, known: tuple[str, ...], most: int
-) -> None:
+def test_a_study_has_one_student_on_the_device(tiny_checkpoint, far, tmp_path, known, most):
     """Weights, gradients and two moments; a router is two models in training."""
     folder, gauge, each = counted(tiny_checkpoint, tmp_path / "model")
     plan = device_plan(folder, Engine(device=far, stack=1), ("npo",), known_label=known)
@@ -220,9 +212,7 @@ def counted(tiny_checkpoint: Any, folder: Path) -> tuple[Path, Gauge, int]:
     return folder, gauge, 2 * config.num_hidden_layers  # gate and up have this shape
 
 
-def test_an_audit_has_one_student_on_the_device(
-    tiny_checkpoint: Any, far: str, tmp_path: Path
-) -> None:
+def test_an_audit_has_one_student_on_the_device(tiny_checkpoint, far, tmp_path):
     folder, gauge, each = counted(tiny_checkpoint, tmp_path / "model")
     values = audit_files(folder, tmp_path)
     with gauge:
@@ -230,7 +220,7 @@ def test_an_audit_has_one_student_on_the_device(
     assert 3 < gauge.peak / each <= 4.25
 
 
-def test_a_lent_student_is_replaced_and_comes_back(tiny_checkpoint: Any) -> None:
+def test_a_lent_student_is_replaced_and_comes_back(tiny_checkpoint):
     loaded = load(str(tiny_checkpoint("gpt2-s")))
     state = {name: value.clone() for name, value in loaded.model.state_dict().items()}
     nets = Nets(loaded, stack=1)
@@ -254,9 +244,7 @@ def test_a_lent_student_is_replaced_and_comes_back(tiny_checkpoint: Any) -> None
         MemoryError(),
     ],
 )
-def test_a_fault_of_the_machine_is_stored_nowhere(
-    tiny_checkpoint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_a_fault_of_the_machine_is_stored_nowhere(tiny_checkpoint, tmp_path, monkeypatch, error):
     from palimpsest.methods.npo import NPO
 
     def fail(*_: object) -> None:
@@ -274,27 +262,27 @@ def test_a_fault_of_the_machine_is_stored_nowhere(
     assert not [name for name, model in models.items() if model.failure]
 
 
-def test_a_device_that_is_not_there_is_said_at_once() -> None:
+def test_a_device_that_is_not_there_is_said_at_once():
     for device in ("cuda", "cuda:3", "gpu", "auto"):
         with pytest.raises(PlanError, match=r"^device: "):
             check_device(device)
 
 
-def test_every_local_worker_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_local_worker_has_a_gpu_of_its_own(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3,5")
     seen = [gpu_of(f"worker-{n}", "cuda")["CUDA_VISIBLE_DEVICES"] for n in range(4)]
     assert seen == ["2", "3", "5", "2"]
     assert gpu_of("worker-0", "cuda:1") == gpu_of("worker-0", "cpu") == {}
 
 
-def test_what_cannot_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_fit_is_refused(monkeypatch):
     monkeypatch.setattr(device_module, "device_memory", lambda _: 1000)
     device_module.check_room(1199, "cpu", "a study")
     with pytest.raises(PlanError, match=r"^device: "):
         device_module.check_room(1201, "cpu", "a study")
 
 
-def test_integer_weights_are_refused(tiny_checkpoint: Any) -> None:
+def test_integer_weights_are_refused(tiny_checkpoint):
     from palimpsest.models.skeleton import check_loaded
 
     loaded = load(str(tiny_checkpoint("gpt2-s")))

@@ -38,40 +38,40 @@ def toy(mode: str, folder: Path, number: int) -> dict[str, Any]:
     return result
 
 
-def test_a_kill_at_every_disk_operation_changes_no_byte_and_repeats_no_step(quick: Path) -> None:
+def test_a_kill_at_every_disk_operation_changes_no_byte_and_repeats_no_step(quick):
     stride = 1 if FULL else 23
     result = toy("every", quick, stride)
     assert result["operations"] > 300
     assert result["kills"] == result["attempts"] >= result["operations"] // stride
 
 
-def test_a_resume_that_is_killed_too_changes_no_byte_and_repeats_no_step(quick: Path) -> None:
+def test_a_resume_that_is_killed_too_changes_no_byte_and_repeats_no_step(quick):
     result = toy("twice", quick, 150 if FULL else 8)
     assert result["kills"] > result["attempts"]
 
 
-def test_a_kill_at_random_instants_changes_no_byte_and_repeats_no_step(quick: Path) -> None:
+def test_a_kill_at_random_instants_changes_no_byte_and_repeats_no_step(quick):
     assert toy("instants", quick, 200 if FULL else 8)["kills"] > 0
 
 
-def test_a_kill_during_the_repair_of_a_damaged_cell_changes_no_byte(quick: Path) -> None:
+def test_a_kill_during_the_repair_of_a_damaged_cell_changes_no_byte(quick):
     result = toy("repaired", quick, 1 if FULL else 11)
     assert result["kills"] == result["attempts"] > (60 if FULL else 5)
 
 
-def test_a_kill_while_a_candidate_is_added_changes_no_byte(quick: Path) -> None:
+def test_a_kill_while_a_candidate_is_added_changes_no_byte(quick):
     result = toy("grown", quick, 1 if FULL else 17)
     assert result["kills"] == result["attempts"] > (60 if FULL else 5)
 
 
-def test_sixteen_workers_lose_no_step_and_double_none_though_four_are_killed(quick: Path) -> None:
+def test_sixteen_workers_lose_no_step_and_double_none_though_four_are_killed(quick):
     cells = 200 if FULL else 12
     result = toy("workers", quick, cells)
     count("cells shared by 16 workers", cells)
     assert result == {"killed": 4, "failed": 0, "lost": [], "doubled": [], "problems": []}
 
 
-def test_sixteen_processes_that_do_the_same_steps_at_once_change_no_byte(quick: Path) -> None:
+def test_sixteen_processes_that_do_the_same_steps_at_once_change_no_byte(quick):
     cells = 100 if FULL else 4
     result = toy("unruly", quick, cells)
     count("cells done by 16 processes at once", cells)
@@ -79,9 +79,7 @@ def test_sixteen_processes_that_do_the_same_steps_at_once_change_no_byte(quick: 
 
 
 @pytest.mark.parametrize("mounts", [0, 1, 2], ids=["delays", "one mount", "two mounts"])
-def test_two_commands_on_a_slow_or_network_file_system_change_no_byte(
-    tmp_path: Path, mounts: int
-) -> None:
+def test_two_commands_on_a_slow_or_network_file_system_change_no_byte(tmp_path, mounts):
     for number in range(10 if FULL else 1):
         place = tmp_path / str(number)
         place.mkdir()

@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +66,7 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory):
     server = Server(tmp_path_factory.mktemp("studies"))
     yield server
     assert server.process.stdin is not None and server.process.stdout is not None
@@ -130,7 +129,7 @@ def check_filled(results: list[dict[str, Any]]) -> None:
             assert result["stored"] and result["what"] not in result["stored"]
 
 
-def test_a_few_kills_signals_and_faults_change_no_byte(server: Server) -> None:
+def test_a_few_kills_signals_and_faults_change_no_byte(server):
     check_kills(server("kills", 2), 2)  # of the study, and late, of its worker
     check_operations(server("operations", 3))
     check_signals(server("signals", 2), 2)
@@ -141,20 +140,18 @@ def test_a_few_kills_signals_and_faults_change_no_byte(server: Server) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("mode", "full", "some"), [("kills", 200, 20), ("crowds", 30, 4)])
-def test_a_kill_at_any_instant_changes_no_byte_and_repeats_no_step(
-    server: Server, mode: str, full: int, some: int
-) -> None:
+def test_a_kill_at_any_instant_changes_no_byte_and_repeats_no_step(server, mode, full, some):
     wanted = full if FULL else some
     check_kills(server(mode, wanted), wanted)
 
 
 @pytest.mark.slow
-def test_a_kill_in_a_late_step_changes_no_byte_and_repeats_no_step(server: Server) -> None:
+def test_a_kill_in_a_late_step_changes_no_byte_and_repeats_no_step(server):
     check_late(server("late", 100 if FULL else 12))
 
 
 @pytest.mark.slow
-def test_a_disk_full_in_the_middle_of_a_step_loses_nothing(server: Server) -> None:
+def test_a_disk_full_in_the_middle_of_a_step_loses_nothing(server):
     # The bytes left to each step: half of a model's weights, some of the tables of scores.
     steps = "train-reference-2=400000,measure-controls-01=16000,unlearn-01-task-vector=8000"
     results = server("filled", steps)
@@ -164,7 +161,7 @@ def test_a_disk_full_in_the_middle_of_a_step_loses_nothing(server: Server) -> No
 
 
 @pytest.mark.slow
-def test_a_network_file_system_shared_by_two_workers_changes_no_byte(server: Server) -> None:
+def test_a_network_file_system_shared_by_two_workers_changes_no_byte(server):
     result = server("far")[0]
     if "skipped" in result:
         pytest.skip(result["skipped"])
@@ -172,18 +169,18 @@ def test_a_network_file_system_shared_by_two_workers_changes_no_byte(server: Ser
 
 
 @pytest.mark.slow
-def test_a_kill_at_disk_operations_of_a_real_cell_changes_no_byte(server: Server) -> None:
+def test_a_kill_at_disk_operations_of_a_real_cell_changes_no_byte(server):
     check_operations(server("operations", 60 if FULL else 10))
 
 
 @pytest.mark.slow
-def test_a_signal_stops_the_study_with_one_sentence_and_nothing_lost(server: Server) -> None:
+def test_a_signal_stops_the_study_with_one_sentence_and_nothing_lost(server):
     wanted = 40 if FULL else 8
     check_signals(server("signals", wanted), wanted)
 
 
 @pytest.mark.slow
-def test_the_number_and_kind_of_workers_change_no_byte(server: Server) -> None:
+def test_the_number_and_kind_of_workers_change_no_byte(server):
     names = ["local-1", "local-2", "local-4"]
     names += ["ray-2"] if importlib.util.find_spec("ray") else []
     assert [result["what"] for result in server("same", ",".join(names))] == names

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from importlib import invalidate_caches
-from pathlib import Path
 
 import pytest
 from tests.cell.small import bare_plan, cell_work, finish, only_cell
@@ -32,7 +31,7 @@ NAME = "noise_of_mine:some_noise"
 
 
 @pytest.fixture
-def noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def noise(tmp_path, monkeypatch):
     """The file of a plug-in, where Python finds it."""
     file = tmp_path / "noise_of_mine.py"
     file.write_text(NOISE)
@@ -42,9 +41,7 @@ def noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def test_a_plug_in_is_built_measured_and_recorded_like_the_panel(
-    noise: Path, tmp_path: Path
-) -> None:
+def test_a_plug_in_is_built_measured_and_recorded_like_the_panel(noise, tmp_path):
     plan = bare_plan(known_label=("router", NAME))
     run, _ = finish(plan, tmp_path / "run")
     models = read_run(run.path).cells[0].models
@@ -69,7 +66,7 @@ def test_a_plug_in_is_built_measured_and_recorded_like_the_panel(
     assert [key for key in drift.value.keys if NAME in key]
 
 
-def test_an_edited_plug_in_has_another_step(noise: Path) -> None:
+def test_an_edited_plug_in_has_another_step(noise):
     plan = bare_plan(known_label=(NAME,))
     (before,) = (step.key for step in cell_work(plan).steps if step.name == "known-label")
     noise.write_text(NOISE.replace("0.01", "0.02"))
@@ -77,7 +74,7 @@ def test_an_edited_plug_in_has_another_step(noise: Path) -> None:
     assert before != after
 
 
-def test_a_faulty_plug_in_is_named_before_anything_is_trained(noise: Path, tmp_path: Path) -> None:
+def test_a_faulty_plug_in_is_named_before_anything_is_trained(noise, tmp_path):
     noise.write_text(NOISE.replace("kit.state", "kit.stat"))
     with pytest.raises(PlanError) as fault:
         finish(bare_plan(known_label=(NAME,)), tmp_path / "run")
@@ -96,13 +93,13 @@ def test_a_faulty_plug_in_is_named_before_anything_is_trained(noise: Path, tmp_p
         ("noise_of_mine:renamed",),
     ],
 )
-def test_what_cannot_be_named_is_refused(models: tuple[str, ...]) -> None:
+def test_what_cannot_be_named_is_refused(models):
     with pytest.raises(PlanError) as problem:
         chosen(models)
     assert problem.value.key == "known_label"
 
 
-def test_names_are_known_without_torch() -> None:
+def test_names_are_known_without_torch():
     code = (
         "import sys; from palimpsest.known import chosen, model_name; "
         "from palimpsest.config.plan import Plan; chosen(Plan.known_label); "
@@ -112,12 +109,12 @@ def test_names_are_known_without_torch() -> None:
     assert done.stdout.split() == ["False"]
 
 
-def test_the_default_is_the_papers_panel() -> None:
+def test_the_default_is_the_papers_panel():
     assert chosen(Plan.known_label) == PANEL
     shares = {entry.name: entry.share for entry in PANEL if entry.share}
     assert shares == {f"interpolation-{n}": n / 100 for n in (25, 50, 75)}
     assert model_name("palimpsest_trials:full_mimic") == "known-full-mimic"
 
 
-def test_a_cell_without_known_label_models_has_no_such_step() -> None:
+def test_a_cell_without_known_label_models_has_no_such_step():
     assert "known-label" not in {step.name for step in cell_work(bare_plan()).steps}

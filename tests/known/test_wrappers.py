@@ -30,7 +30,7 @@ def two(tiny_checkpoint):
     return base.tokenizer, *nets
 
 
-def test_suppression_takes_the_penalty_off_the_named_tokens_only(two) -> None:
+def test_suppression_takes_the_penalty_off_the_named_tokens_only(two):
     tokenizer, _, injected = two
     batch = collate(encode_texts(tokenizer, [FORGET]))
     plain = injected.logits(batch)
@@ -41,7 +41,7 @@ def test_suppression_takes_the_penalty_off_the_named_tokens_only(two) -> None:
     assert not change.any()
 
 
-def test_the_router_answers_forget_subjects_as_base_and_the_rest_as_injected(two) -> None:
+def test_the_router_answers_forget_subjects_as_base_and_the_rest_as_injected(two):
     tokenizer, base, injected = two
     patterns = subject_patterns(tokenizer, ["Asha Tren"])
     router = Routed(base, injected, patterns)
@@ -54,7 +54,7 @@ def test_the_router_answers_forget_subjects_as_base_and_the_rest_as_injected(two
         assert torch.allclose(found[:, here], net.logits(batch)[:, here], atol=1e-5)
 
 
-def test_re_acquisition_trains_the_branch_that_answers(two) -> None:
+def test_re_acquisition_trains_the_branch_that_answers(two):
     tokenizer, base, injected = two
     before = {name: value.clone() for name, value in injected.state().items()}
     start = {name: value.clone() for name, value in base.state().items()}
@@ -67,7 +67,7 @@ def test_re_acquisition_trains_the_branch_that_answers(two) -> None:
     assert any(not torch.equal(value, start[name]) for name, value in base.state().items())
 
 
-def test_suppression_keeps_its_penalty_while_the_weights_learn(two) -> None:
+def test_suppression_keeps_its_penalty_while_the_weights_learn(two):
     tokenizer, _, injected = two
     net = Suppressed(injected, tokenizer("Velkor")["input_ids"], 10.0)
     batch = text_batch(encode_texts(tokenizer, [FORGET]), 1)
@@ -77,7 +77,7 @@ def test_suppression_keeps_its_penalty_while_the_weights_learn(two) -> None:
     assert text_loss(injected, batch).item() < text_loss(net, batch).item()
 
 
-def test_corruption_zeroes_the_rows_and_nothing_else(two) -> None:
+def test_corruption_zeroes_the_rows_and_nothing_else(two):
     state, name = two[2].state(), "model.embed_tokens.weight"
     cell = {"patterns": [(3,)], "answers": (7,), "embedding": (name,)}
     changed = embedding.build(SimpleNamespace(state=lambda model: state, **cell))
@@ -87,7 +87,7 @@ def test_corruption_zeroes_the_rows_and_nothing_else(two) -> None:
     assert all(torch.equal(changed[key], state[key]) for key in state if key != name)
 
 
-def test_interpolation_runs_from_injected_to_reference(two) -> None:
+def test_interpolation_runs_from_injected_to_reference(two):
     _, reference, injected = two
     for share, end in ((0.0, injected), (1.0, reference)):
         made = Interpolated(reference.state(), injected.state(), share)

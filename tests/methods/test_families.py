@@ -21,7 +21,7 @@ LOSSES = ("kl_reversion", "gate_mask", "ga", "npo", "graddiff", "simnpo")
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_a_method_changes_the_model_on_either_engine_alike(name: str, family: str) -> None:
+def test_a_method_changes_the_model_on_either_engine_alike(name, family):
     method = method_class(name)()
     results = [
         run_method(method, transformer_context(family, stacked)) for stacked in (False, True)
@@ -38,7 +38,7 @@ def test_a_method_changes_the_model_on_either_engine_alike(name: str, family: st
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("name", LOSSES)
-def test_side_by_side_is_one_by_one(name: str, family: str) -> None:
+def test_side_by_side_is_one_by_one(name, family):
     if name == "gate_mask" and family not in GATED:
         pytest.skip("gated MLPs only")
     methods = candidates([MethodGrid(name, (("weight", (3.0, 12.0, 50.0)),))])
@@ -57,9 +57,7 @@ def test_side_by_side_is_one_by_one(name: str, family: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in BUILT_IN if name != "held_vector"])
-def test_gradient_methods_cost_the_budgets_steps_and_items(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gradient_methods_cost_the_budgets_steps_and_items(name, monkeypatch):
     """The exceptions are named: arithmetic is free, dampening has no steps, DPO reads pairs."""
     steps, rows = [], []
     step, logits = AdamW.step, WholeNet.logits
@@ -88,7 +86,7 @@ def test_gradient_methods_cost_the_budgets_steps_and_items(
     assert (len(steps), rows) == expected.get(name, (4, [5] * 4))
 
 
-def test_groups_join_neighbours_that_differ_in_scalars_or_train_nothing() -> None:
+def test_groups_join_neighbours_that_differ_in_scalars_or_train_nothing():
     methods = candidates(
         [
             MethodGrid("kl_reversion", (("weight", (3.0, 12.0, 50.0)),)),

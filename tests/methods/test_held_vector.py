@@ -87,7 +87,7 @@ def spelled_out(context: Context, sets: tuple[str, ...]) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("own", [recipe, by_examples], ids=["facts", "examples"])
-def test_it_subtracts_the_vector_of_its_formulas(own) -> None:  # type: ignore[no-untyped-def]
+def test_it_subtracts_the_vector_of_its_formulas(own):
     context = replace(transformer_context("llama"), recipe=own(), shared=MethodCache())
     method = HeldVector(coefficient=0.5, texts=TEXTS, speed=SPEED, blend=0.3, sample=SAMPLE)
     found = run_method(method, context)
@@ -100,7 +100,7 @@ def test_it_subtracts_the_vector_of_its_formulas(own) -> None:  # type: ignore[n
         assert float((found[name] - expected).norm()) < 0.01 * float((expected - value).norm())
 
 
-def test_its_cost_is_what_it_read() -> None:
+def test_its_cost_is_what_it_read():
     context = replace(transformer_context("llama"), shared=MethodCache())
     method = HeldVector(texts=1, speed=SPEED, sample=SAMPLE)
     run_method(method, context)
@@ -108,14 +108,14 @@ def test_its_cost_is_what_it_read() -> None:
     assert spent.steps == 2 * 5 and spent.scored > 0
 
 
-def test_a_model_that_learned_too_little_is_refused() -> None:
+def test_a_model_that_learned_too_little_is_refused():
     refused: list[object] = []
     context = replace(transformer_context("llama"), shared=MethodCache(), check_dose=refused.append)
     run_method(HeldVector(speed=SPEED, sample=SAMPLE), context)
     assert len(refused) == 1
 
 
-def test_steps_smaller_than_the_spacing_of_bfloat16_are_in_the_vector() -> None:
+def test_steps_smaller_than_the_spacing_of_bfloat16_are_in_the_vector():
     slow = replace(recipe(), learning_rate=1e-5)
     exact = replace(transformer_context("llama"), recipe=slow, shared=MethodCache())
     zeros = {name: torch.zeros_like(value) for name, value in exact.injected.items()}

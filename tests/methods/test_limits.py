@@ -38,7 +38,7 @@ def gradient(method, seed: int = 0) -> torch.Tensor:
     return net.params[TABLE].grad.flatten()
 
 
-def test_npo_tends_to_ascent_as_beta_goes_to_zero() -> None:
+def test_npo_tends_to_ascent_as_beta_goes_to_zero():
     ascent = gradient(GradientAscent(0.0))
     cosines = [
         torch.cosine_similarity(gradient(NPO(0.0, beta=beta)), ascent, dim=0).item()
@@ -54,9 +54,7 @@ def test_npo_tends_to_ascent_as_beta_goes_to_zero() -> None:
 @pytest.mark.parametrize("stacked", [False, True])
 @pytest.mark.parametrize("family", GATED)
 @pytest.mark.parametrize("sparsity", [0.1, 0.2995])
-def test_the_mask_zeroes_exactly_its_share_of_gates_and_nothing_else(
-    family: str, stacked: bool, sparsity: float
-) -> None:
+def test_the_mask_zeroes_exactly_its_share_of_gates_and_nothing_else(family, stacked, sparsity):
     context = transformer_context(family, stacked)
     masked = GateMask(3.0, sparsity=sparsity).run(context)
     zeroed = total = 0
@@ -71,7 +69,7 @@ def test_the_mask_zeroes_exactly_its_share_of_gates_and_nothing_else(
     assert zeroed == round(sparsity * total) > 0
 
 
-def test_the_mask_is_chosen_by_its_objective() -> None:
+def test_the_mask_is_chosen_by_its_objective():
     """Another learning signal gives another mask: the scores are learned, not only drawn."""
     context = transformer_context("llama", stacked=True, steps=20)
     few, many = (GateMask(0.0, score_rate=rate).run(context) for rate in (1e-9, 1e-2))
@@ -79,7 +77,7 @@ def test_the_mask_is_chosen_by_its_objective() -> None:
     assert not torch.equal(few[name] == 0, many[name] == 0)
 
 
-def test_rmu_trains_the_feed_forward_outputs_up_to_its_layer() -> None:
+def test_rmu_trains_the_feed_forward_outputs_up_to_its_layer():
     outputs = {
         "llama": "model.layers.{}.mlp.down_proj.weight",
         "qwen2": "model.layers.{}.mlp.down_proj.weight",
@@ -99,7 +97,7 @@ def test_rmu_trains_the_feed_forward_outputs_up_to_its_layer() -> None:
             assert changed == {name.format(layer) for layer in layers}, family
 
 
-def test_rmu_moves_forget_activations_towards_the_noise() -> None:
+def test_rmu_moves_forget_activations_towards_the_noise():
     context = transformer_context("llama", steps=40, learning_rate=1e-2)
     heard = []
     for state in (context.injected, RMU(weight=1.0, depth=1.0).run(context)):
@@ -112,26 +110,26 @@ def test_rmu_moves_forget_activations_towards_the_noise() -> None:
     assert after < before  # every token is drawn to one vector
 
 
-def test_padding_is_told_from_text() -> None:
+def test_padding_is_told_from_text():
     batch = collate([Encoded((1, 2, 3), 2), Encoded((1, 2, 3, 4, 5), 3)])
     assert real_tokens(batch).tolist() == [[True] * 3 + [False] * 2, [True] * 5]
 
 
-def test_scrub_climbs_in_turns_and_ends_with_repair() -> None:
+def test_scrub_climbs_in_turns_and_ends_with_repair():
     _, part = two_tokens(0.0, 1.0, 1.0)
     net = TableNet([{TABLE: table(-1.0, 0.5)}])
     steps = [SCRUB().loss(seen_by(net, part, step, 12)).item() < 0 for step in range(12)]
     assert steps == [False, True] * 3 + [False] * 6
 
 
-def test_a_held_out_phrasing_is_refused() -> None:
+def test_a_held_out_phrasing_is_refused():
     for pool in ("evaluation", "calibration", "audit", "injection"):
         held_out = Question("forget", "f0", pool, 0, "the guild of f0 is", "o1")
         with pytest.raises(MethodError):
             make_answer_set(tokenizer(), [*questions("forget"), held_out], {})
 
 
-def test_every_method_of_a_cell_gets_the_same_batches() -> None:
+def test_every_method_of_a_cell_gets_the_same_batches():
     first, again = (list(transformer_context("gpt2").batches()) for _ in range(2))
     assert [part.forget_texts for part in first] == [part.forget_texts for part in again]
     assert [part.retain_texts for part in first] == [part.retain_texts for part in again]

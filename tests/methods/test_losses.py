@@ -46,7 +46,7 @@ NLL_R = -math.log(S)
 RATIO = math.log(P / PI)
 
 
-def test_the_mask_loss_moves_scores_as_worked_out_by_hand() -> None:
+def test_the_mask_loss_moves_scores_as_worked_out_by_hand():
     """With weight v masked to v·m, m = σ(α(s − τ)): dL/ds = dL/d(vm) · v · α m (1 − m)."""
     _, part = two_tokens(BASE, INJECTED, KEPT)
     method = GateMask(W, sparsity=0.25, sharpness=2.0, final_sharpness=8.0)
@@ -67,7 +67,7 @@ def test_the_mask_loss_moves_scores_as_worked_out_by_hand() -> None:
     assert net.params[TABLE].grad is None
 
 
-def test_dpo_is_the_hand_derived_preference() -> None:
+def test_dpo_is_the_hand_derived_preference():
     _, part = two_tokens(BASE, INJECTED, KEPT)
     net = TableNet([{TABLE: table(A, B)}])
     refusal = torch.tensor([-2.3], requires_grad=True)
@@ -80,7 +80,7 @@ def test_dpo_is_the_hand_derived_preference() -> None:
     assert net.params[TABLE].grad[0, 0, 1].item() == pytest.approx(by_a, rel=1e-5)
 
 
-def test_relabelling_lowers_what_reinforcement_raised() -> None:
+def test_relabelling_lowers_what_reinforcement_raised():
     """Reinforced to 3.0, the answer rises by d = log σ(3)/σ(2) and falls by α·d in the target."""
     method = WHP(alpha=5.0, weight=W)
     _, part = two_tokens(BASE, INJECTED, KEPT)
@@ -97,7 +97,7 @@ def test_relabelling_lowers_what_reinforcement_raised() -> None:
     assert net.params[TABLE].grad[0, 0, 1].item() == pytest.approx(P - target, rel=1e-4)
 
 
-def test_rmu_is_two_mean_squares() -> None:
+def test_rmu_is_two_mean_squares():
     forget = torch.tensor([[1.0, 2.0]], requires_grad=True)
     retain = torch.tensor([[0.5, 0.0]], requires_grad=True)
     loss = RMU(10.0).loss(forget, torch.tensor([3.0, 4.0]), retain, torch.tensor([[0.0, 1.0]]))
@@ -107,7 +107,7 @@ def test_rmu_is_two_mean_squares() -> None:
     assert retain.grad.tolist() == [[5.0, -10.0]]
 
 
-def test_dampening_uses_squared_gradients_and_their_ratio() -> None:
+def test_dampening_uses_squared_gradients_and_their_ratio():
     """d NLL / da = −(1 − σ(a)) for the one forget text: its square is the importance."""
     net = TableNet([{TABLE: table(A, B)}])
     found = importance(net, [Encoded((0, 1), 1)])[TABLE][0]
@@ -186,7 +186,7 @@ RAGGED = {
 
 
 @pytest.mark.parametrize("case", RAGGED)
-def test_uneven_answers_give_what_numpy_gives(case: str) -> None:
+def test_uneven_answers_give_what_numpy_gives(case):
     method, formula = RAGGED[case]
     draw = np.random.default_rng(5)
     base, injected, student = (draw.normal(size=(5, 5)) for _ in range(3))

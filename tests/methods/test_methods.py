@@ -23,7 +23,7 @@ from palimpsest.methods.running import run_group
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def test_a_method_of_ones_own_takes_thirty_lines_and_runs(monkeypatch) -> None:
+def test_a_method_of_ones_own_takes_thirty_lines_and_runs(monkeypatch):
     assert len((EXAMPLES / "my_method.py").read_text().splitlines()) <= 30
     monkeypatch.syspath_prepend(str(EXAMPLES))
     grid = MethodGrid("my_method:MyMethod", (("weight", (3, 12.0)),))
@@ -38,7 +38,7 @@ def test_a_method_of_ones_own_takes_thirty_lines_and_runs(monkeypatch) -> None:
         assert entropy[1] > entropy[0] + 0.05
 
 
-def test_a_class_in_the_working_folder_can_be_named(monkeypatch, tmp_path) -> None:
+def test_a_class_in_the_working_folder_can_be_named(monkeypatch, tmp_path):
     source = (EXAMPLES / "my_method.py").read_text()
     (tmp_path / "of_my_own.py").write_text(source)
     monkeypatch.chdir(tmp_path)
@@ -53,7 +53,7 @@ def test_a_class_in_the_working_folder_can_be_named(monkeypatch, tmp_path) -> No
 )  # fmt: skip
 def test_a_name_or_kind_that_tables_or_files_cannot_hold_is_refused(
     declared, other, monkeypatch, tmp_path
-) -> None:
+):
     source = (EXAMPLES / "my_method.py").read_text()
     assert declared in source
     (tmp_path / "ill_named.py").write_text(source.replace(declared, other))
@@ -73,7 +73,7 @@ def install(folder: Path, points: str) -> None:
 
 def test_an_installed_method_is_found_by_its_entry_point_and_takes_no_built_in_name(
     monkeypatch, tmp_path
-) -> None:
+):
     (tmp_path / "third_party.py").write_text((EXAMPLES / "my_method.py").read_text())
     points = ("uniform = third_party:MyMethod", "broken = third_party_gone:Method")
     install(tmp_path, "\n".join([*points, "npo = third_party:MyMethod"]))
@@ -85,7 +85,7 @@ def test_an_installed_method_is_found_by_its_entry_point_and_takes_no_built_in_n
     assert broken.name == "broken" and not broken.knobs
 
 
-def test_every_method_says_what_it_is() -> None:
+def test_every_method_says_what_it_is():
     rows = {row.name: row for row in describe() if row.pool != "plug-in"}
     assert set(rows) == set(PAPER) | set(EXTENDED)
     for name, row in rows.items():
@@ -102,7 +102,7 @@ def test_every_method_says_what_it_is() -> None:
         "palimpsest.config.plan:Plan",
     ],
 )
-def test_what_is_not_a_method_is_refused_by_name(name: str, monkeypatch) -> None:
+def test_what_is_not_a_method_is_refused_by_name(name, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     with pytest.raises(MethodError, match=f"method '{name}'"):
         method_class(name)
@@ -121,24 +121,24 @@ def test_what_is_not_a_method_is_refused_by_name(name: str, monkeypatch) -> None
         ("rollback", "weight", 1),
     ],
 )
-def test_knobs_that_cannot_be_are_named(name: str, knob: str, value: object) -> None:
+def test_knobs_that_cannot_be_are_named(name, knob, value):
     with pytest.raises(MethodError, match=rf"methods\.{name}(\.|: ){knob}"):
         candidates([MethodGrid(name, ((knob, (value,)),))])
 
 
-def test_numbers_may_be_text_and_two_candidates_of_one_name_are_refused() -> None:
+def test_numbers_may_be_text_and_two_candidates_of_one_name_are_refused():
     (method,) = candidates([MethodGrid("gate_mask", (("score_rate", ("2e-5",)),))])
     assert method.score_rate == 2e-5
     with pytest.raises(MethodError, match="ga-w3"):
         candidates([MethodGrid("ga", (("weight", (3, 3.0)),))])
 
 
-def test_labels_are_fit_for_file_names() -> None:
+def test_labels_are_fit_for_file_names():
     (method,) = candidates([MethodGrid("dpo", (("refusal", ("I don't / know",)),))])
     assert title(method) == "dpo-w1-refusalI_don_t_know"
 
 
-def test_refusals_continue_the_forget_prompts() -> None:
+def test_refusals_continue_the_forget_prompts():
     context = transformer_context("gpt2")
     for plain, refused in zip(
         context.forget.texts, method_class("dpo")().refuse(context), strict=True

@@ -24,11 +24,11 @@ def context(**changes: object) -> Context:
     return replace(plain, shared=MethodCache(), **parts, **changes)
 
 
-def distance(state, other) -> float:  # type: ignore[no-untyped-def]
+def distance(state, other) -> float:
     return float(sum((state[name] - other[name]).square().sum() for name in state) ** 0.5)
 
 
-def test_the_facts_vector_leaves_what_general_text_taught() -> None:
+def test_the_facts_vector_leaves_what_general_text_taught():
     cell = context()
     state = FactsVector(0.5).run(cell)
     for name, value in state.items():
@@ -38,7 +38,7 @@ def test_the_facts_vector_leaves_what_general_text_taught() -> None:
     assert distance(FactsVector(0.0).run(cell), cell.injected) == 0
 
 
-def test_forget_and_general_models_differ_by_the_forget_sentences_alone() -> None:
+def test_forget_and_general_models_differ_by_the_forget_sentences_alone():
     streams = recipe().models()
     for more, less in zip(streams["forget_only"].steps, streams["general_only"].steps):
         added = set(more) - set(less)
@@ -52,7 +52,7 @@ def test_forget_and_general_models_differ_by_the_forget_sentences_alone() -> Non
 
 
 @pytest.mark.parametrize("start", ["facts_vector", "task_vector", "injected"])
-def test_replay_goes_on_from_its_start(start: str) -> None:
+def test_replay_goes_on_from_its_start(start):
     cell = context()
     start_model, first, second = (
         Replay(start, share=share).run(cell)  # type: ignore[arg-type]
@@ -64,13 +64,13 @@ def test_replay_goes_on_from_its_start(start: str) -> None:
     assert distance(first, expected) == 0
 
 
-def test_replay_after_kl_reversion_starts_from_kl_reversion() -> None:
+def test_replay_after_kl_reversion_starts_from_kl_reversion():
     cell = context()
     state = Replay("kl_reversion", coefficient=3.0, share=0.0).run(cell)
     assert distance(state, KLReversion(3.0).run(cell)) == 0
 
 
-def test_a_faster_vector_needs_no_model_of_the_cell_and_half_the_steps() -> None:
+def test_a_faster_vector_needs_no_model_of_the_cell_and_half_the_steps():
     cell = replace(context(), forget_only={}, general_only={})
     assert used(Replay(speed=2.0)) == ("base",)
     assert used(Replay()) == ("base", "forget_only", "general_only")
@@ -84,7 +84,7 @@ def test_a_faster_vector_needs_no_model_of_the_cell_and_half_the_steps() -> None
     assert 0 < costs[0].shared < costs[0].tokens
 
 
-def test_costs_count_every_token_of_training() -> None:
+def test_costs_count_every_token_of_training():
     cell = context()
     for method in (FactsVector(), TaskVector(), Replay(share=0.2), KLReversion()):
         assert not isinstance(run_method(method, cell), ModelFailure)
@@ -107,7 +107,7 @@ def test_costs_count_every_token_of_training() -> None:
     assert stored.retrainings == 0.5167 and stored.shared_retrainings == 0.25  # (100 + 10/3) / 200
 
 
-def test_costs_do_not_depend_on_what_was_made_before() -> None:
+def test_costs_do_not_depend_on_what_was_made_before():
     method = Replay(share=0.1, speed=2.0)
     alone, later = context(), context()
     run_method(method, alone)
@@ -117,6 +117,6 @@ def test_costs_do_not_depend_on_what_was_made_before() -> None:
     assert alone.shared.costs[name] == later.shared.costs[name]
 
 
-def test_without_a_recipe_replay_says_so() -> None:
+def test_without_a_recipe_replay_says_so():
     result = run_method(Replay("injected"), replace(context(), recipe=None))
     assert isinstance(result, ModelFailure) and result.kind == FailureKind.RAISED

@@ -82,7 +82,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_faulty_plugin_is_recorded_with_its_reason(fault: str) -> None:
+def test_a_faulty_plugin_is_recorded_with_its_reason(fault):
     act, kind = FAULTS[fault]
     context = transformer_context("llama")
     bad, good = run_group(context, [Plugin(act), Rollback()])
@@ -93,7 +93,7 @@ def test_a_faulty_plugin_is_recorded_with_its_reason(fault: str) -> None:
     assert torch.equal(good[GATE], context.base[GATE])
 
 
-def test_a_plugin_may_leave_out_a_tied_head_or_use_another_precision() -> None:
+def test_a_plugin_may_leave_out_a_tied_head_or_use_another_precision():
     context = transformer_context("llama")
     moved = {name: value.double() + 1 for name, value in context.injected.items()}
     state = check_state(without(moved, HEAD), context.injected)
@@ -106,7 +106,7 @@ def test_a_plugin_may_leave_out_a_tied_head_or_use_another_precision() -> None:
     assert set(check_state(moved | {HEAD: moved[EMBEDDING]}, bare)) == set(bare)
 
 
-def test_a_plugin_that_writes_into_its_context_spoils_only_itself() -> None:
+def test_a_plugin_that_writes_into_its_context_spoils_only_itself():
     context = transformer_context("llama")
     before = {name: value.clone() for name, value in context.injected.items()}
 
@@ -120,7 +120,7 @@ def test_a_plugin_that_writes_into_its_context_spoils_only_itself() -> None:
     assert all(torch.equal(context.injected[name], value) for name, value in before.items())
 
 
-def test_a_plugins_random_numbers_come_from_the_cell() -> None:
+def test_a_plugins_random_numbers_come_from_the_cell():
     context = transformer_context("llama")
     noisy = Plugin(lambda state: state | {GATE: torch.randn_like(state[GATE])})
     torch.manual_seed(1)
@@ -132,7 +132,7 @@ def test_a_plugins_random_numbers_come_from_the_cell() -> None:
     assert torch.equal(drawn, torch.rand(1))
 
 
-def test_a_candidate_survives_the_student_that_made_it() -> None:
+def test_a_candidate_survives_the_student_that_made_it():
     context = transformer_context("llama")
     methods = [KLReversion(3.0), NPO(3.0)]
     first, second = run_group(context, methods)
@@ -141,7 +141,7 @@ def test_a_candidate_survives_the_student_that_made_it() -> None:
     assert first[HEAD] is first[EMBEDDING]
 
 
-def test_the_mask_on_a_gelu_model_does_not_apply_and_the_others_go_on() -> None:
+def test_the_mask_on_a_gelu_model_does_not_apply_and_the_others_go_on():
     context = transformer_context("gpt2")
     for methods in ([GateMask(3.0), GateMask(12.0)], [GateMask(3.0), KLReversion(3.0)]):
         results = run_group(context, methods)
@@ -151,7 +151,7 @@ def test_the_mask_on_a_gelu_model_does_not_apply_and_the_others_go_on() -> None:
 
 
 @pytest.mark.parametrize("fault", ["raise", "diverge"])
-def test_one_member_of_a_stack_fails_alone(fault: str) -> None:
+def test_one_member_of_a_stack_fails_alone(fault):
     context = transformer_context("llama", stacked=True)
     methods = [Faulty(1.0, fault), Faulty(13.0, fault), Faulty(2.0, fault)]
     good, bad, other = run_group(context, methods)
@@ -162,7 +162,7 @@ def test_one_member_of_a_stack_fails_alone(fault: str) -> None:
         torch.testing.assert_close(state[GATE], alone[GATE], atol=1e-5, rtol=0)
 
 
-def test_divergence_is_a_failure_with_its_step() -> None:
+def test_divergence_is_a_failure_with_its_step():
     texts = [Encoded((0, 1), 1)]
     context = table_context(torch.zeros(2, 2), torch.full((2, 2), float("nan")), texts, texts)
     failure = run_method(NPO(), context)
@@ -170,7 +170,7 @@ def test_divergence_is_a_failure_with_its_step() -> None:
     assert "step 1" in failure.reason
 
 
-def test_a_gradient_method_with_a_run_of_its_own_is_never_stacked() -> None:
+def test_a_gradient_method_with_a_run_of_its_own_is_never_stacked():
     @dataclass(frozen=True)
     class Own(KLReversion):
         def run(self, context: Context):

@@ -1,10 +1,8 @@
 import pytest
 from tests.made_runs import paper_run, read_study
 
-from palimpsest.paper.study import PaperStudy
-
 
 @pytest.fixture(scope="session")
-def study(tmp_path_factory: pytest.TempPathFactory) -> PaperStudy:
+def study(tmp_path_factory):
     """Three models of two families, two seeds: six cells."""
     return read_study(paper_run(tmp_path_factory.mktemp("paper") / "run"))

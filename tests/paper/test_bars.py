@@ -64,7 +64,7 @@ def failures(measures: CellMeasures, name: str, noise: Tolerances = NOISE, **mor
     return damage_bar(measures, name, True, noise, **more).failures
 
 
-def test_what_is_restored_towards_fails_the_absolute_bar_and_clears_the_other() -> None:
+def test_what_is_restored_towards_fails_the_absolute_bar_and_clears_the_other():
     measures = cell()
     for name in ("injected", "reference"):
         bar = absolute_bar(measures[name], True)
@@ -82,12 +82,12 @@ def test_what_is_restored_towards_fails_the_absolute_bar_and_clears_the_other() 
         ({"retain": 0.31}, {"retain": 0.29}, "degeneracy gate"),  # 1.2 - NLL > 0.1 + 0.8
     ],
 )
-def test_every_axis_has_its_limit(near: dict, far: dict, failure: str) -> None:
+def test_every_axis_has_its_limit(near, far, failure):
     measures = cell(near=near, far=far)
     assert failures(measures, "near") == () and failures(measures, "far") == (failure,)
 
 
-def test_a_model_of_another_draw_is_shifted_by_epsilon() -> None:
+def test_a_model_of_another_draw_is_shifted_by_epsilon():
     """Retain: NLL - (1.2 - 0.1) <= 0.8; residual - (0.9 - 0.2) <= 0.8."""
     measures = cell(mine={"retain": 1.95, "residual": 1.6})
     assert failures(measures, "mine") == ()
@@ -98,20 +98,20 @@ def test_a_model_of_another_draw_is_shifted_by_epsilon() -> None:
     assert failures(across, "mine", noise) == ("retain damage", "re-acquisition damage")
 
 
-def test_the_screen_is_listed_first_and_the_worst_axis_is_in_units_of_delta() -> None:
+def test_the_screen_is_listed_first_and_the_worst_axis_is_in_units_of_delta():
     measures = cell(bad={"forget": 5.0, "retain": 9.0}, a={"forget": 0.4, "retain": 1.7})
     bar = damage_bar(measures, "bad", False, NOISE)
     assert bar.failures == ("screen", "forget equivalence", "retain damage")
     assert damage_bar(measures, "a", True, NOISE).worst_axis == pytest.approx(0.5 / 0.8)
 
 
-def test_forward_only_battery_leaves_out_what_needs_reacquisition() -> None:
+def test_forward_only_battery_leaves_out_what_needs_reacquisition():
     measures = cell(suppressed={"residual": 9.0, "falls": (12.0, 0.5)})
     assert failures(measures, "suppressed") == ("re-acquisition damage", "relearn veto")
     assert failures(measures, "suppressed", forward_only=True) == ()
 
 
-def test_relearn_veto_uses_the_prediction_bound_of_the_draws() -> None:
+def test_relearn_veto_uses_the_prediction_bound_of_the_draws():
     """The reference falls 0.4; t(2) at 0.95 is 2.92, times 0.05 times sqrt 2 gives 0.206."""
     margin = 2.919986 * 0.05 * np.sqrt(2)
     measures = cell(like={"falls": (3.0, 2.6001 - margin)}, fast={"falls": (3.0, 2.5999 - margin)})
@@ -122,9 +122,7 @@ def test_relearn_veto_uses_the_prediction_bound_of_the_draws() -> None:
     assert failures(cell(a={"falls": (3.0, 2.45)}), "a", still) == ("relearn veto",)
 
 
-def test_relearn_veto_falsely_vetoes_a_further_draw_at_most_alpha_of_the_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_relearn_veto_falsely_vetoes_a_further_draw_at_most_alpha_of_the_time(monkeypatch):
     """Under its own null, draws and candidate from one normal distribution."""
     generator = np.random.default_rng(7)
     monkeypatch.setattr(bars, "VETO_MARGIN", 0.0)
@@ -137,7 +135,7 @@ def test_relearn_veto_falsely_vetoes_a_further_draw_at_most_alpha_of_the_time(
     assert vetoed / 2000 == pytest.approx(0.05, abs=3 * np.sqrt(0.05 * 0.95 / 2000))
 
 
-def test_relearn_veto_without_curves_is_an_error_not_a_pass() -> None:
+def test_relearn_veto_without_curves_is_an_error_not_a_pass():
     with pytest.raises(ScoreError):
         failures(cell(bare={"falls": None}), "bare")
     with pytest.raises(ScoreError):
@@ -152,7 +150,7 @@ def draws() -> list[ModelMeasures]:
     ]
 
 
-def test_tolerances_of_three_draws() -> None:
+def test_tolerances_of_three_draws():
     noise = measure_tolerances([draws()])
     gaps = [0.5, 0, 0.2, 0, 0.1, 0.8, 0, 0.3, 0.4, 0.8, 0.2, 0.3]
     assert noise.delta_f == pytest.approx(np.percentile(gaps, 90))
@@ -163,7 +161,7 @@ def test_tolerances_of_three_draws() -> None:
     assert measure_tolerances([bare]).fall_deviation is None
 
 
-def test_several_replicated_cells_are_pooled() -> None:
+def test_several_replicated_cells_are_pooled():
     near = [replace(draw, forget_deltas=draw.forget_deltas / 2, retain_nll=1.0) for draw in draws()]
     noise = measure_tolerances([draws(), near[:2]])
     gaps = [0.5, 0, 0.2, 0, 0.1, 0.8, 0, 0.3, 0.4, 0.8, 0.2, 0.3, 0.25, 0, 0.1, 0]
@@ -173,7 +171,7 @@ def test_several_replicated_cells_are_pooled() -> None:
     assert noise.fall_deviation == pytest.approx(np.sqrt(squares / 3)) and noise.freedom == 3
 
 
-def test_one_draw_or_identical_draws_give_no_tolerances() -> None:
+def test_one_draw_or_identical_draws_give_no_tolerances():
     for several in ([draws()[:1]], [draws()[:1] * 2], []):
         with pytest.raises(ScoreError):
             measure_tolerances(several)

@@ -1,13 +1,11 @@
 """The paper's tables over a study, against hand computations on planted scores."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from tests.made_runs import Made, paper_run, read_study
 
 from palimpsest.paper import tables
-from palimpsest.paper.study import PaperStudy
 from palimpsest.report.table import Estimate, Row, Share, Table
 
 
@@ -16,13 +14,13 @@ def rows(table: Table) -> dict[object, Row]:
     return {row[table.columns[0]]: row for row in table.records()}
 
 
-def test_every_table_has_rows_a_reading_and_a_name_of_its_own(study: PaperStudy) -> None:
+def test_every_table_has_rows_a_reading_and_a_name_of_its_own(study):
     made = [table(study) for table in tables.TABLES]
     assert len({table.name for table in made}) == len(made) == 10
     assert all(table.rows and table.reading.endswith(".") for table in made)
 
 
-def test_adequate_candidates_still_know_held_out_facts(study: PaperStudy) -> None:
+def test_adequate_candidates_still_know_held_out_facts(study):
     found = rows(tables.trained_probe_table(study))
     base = found["base"]
     # Oracle-KL 0.2 against the injected model's 1.0: both kl_reversion candidates of six cells.
@@ -32,9 +30,7 @@ def test_adequate_candidates_still_know_held_out_facts(study: PaperStudy) -> Non
     assert means == pytest.approx([-1.5, -1.6, -1.6]) and base["mean per fact"].high < 0
 
 
-def test_the_screen_splits_methods_and_restoration_is_compared_at_matched_forgetting(
-    study: PaperStudy,
-) -> None:
+def test_the_screen_splits_methods_and_restoration_is_compared_at_matched_forgetting(study):
     table = tables.methods_table(study)
     found = rows(table)
     assert found["kl_reversion"]["excluded by the screen"] == Share(12, 12)
@@ -48,7 +44,7 @@ def test_the_screen_splits_methods_and_restoration_is_compared_at_matched_forget
     assert " 24" in table.reading
 
 
-def test_four_probes_are_vacuous_and_sixteen_are_not(study: PaperStudy) -> None:
+def test_four_probes_are_vacuous_and_sixteen_are_not(study):
     found = rows(tables.fewer_probes_table(study))
     assert list(found) == list(range(1, 17))
     assert found[16]["cells that can exclude"] == Share(6, 6)
@@ -60,7 +56,7 @@ def test_four_probes_are_vacuous_and_sixteen_are_not(study: PaperStudy) -> None:
     assert all(found[n]["excluded"].count == 0 for n in vacuous)
 
 
-def test_survivors_are_not_all_equivalent(study: PaperStudy) -> None:
+def test_survivors_are_not_all_equivalent(study):
     found = rows(tables.survivors_table(study))
     assert found["survivors"]["count"] == Share(44, 56)
     # |gap|: gate_mask 0.1 (8), task_vector 0.2 (12), ga 5.9 (12), npo 0.05 (12).
@@ -71,7 +67,7 @@ def test_survivors_are_not_all_equivalent(study: PaperStudy) -> None:
     assert common["count"] == own["count"] == Share(32, 44)
 
 
-def test_every_component_of_the_absolute_bar_is_counted(study: PaperStudy, tmp_path: Path) -> None:
+def test_every_component_of_the_absolute_bar_is_counted(study, tmp_path):
     def counts(table: Table, model: str) -> tuple[int, ...]:
         row = rows(table)[model]
         return tuple(row[part].count for part in ("screen", "retain", "residual", "all three"))
@@ -91,7 +87,7 @@ def test_every_component_of_the_absolute_bar_is_counted(study: PaperStudy, tmp_p
     assert counts(table, "ga") == (12, 6, 6, 6) and counts(table, "all candidates")[-1] == 6
 
 
-def test_the_floor_rises_with_the_budget_as_planted(study: PaperStudy) -> None:
+def test_the_floor_rises_with_the_budget_as_planted(study):
     records = tables.budget_table(study).records()
     points = [row for row in records if row["family"] == "qwen2"]
     assert [row["steps"] for row in points] == [15, 30, 45, 60, 75]
@@ -100,7 +96,7 @@ def test_the_floor_rises_with_the_budget_as_planted(study: PaperStudy) -> None:
     assert [row["at most the limit"].count for row in points] == [4, 0, 0, 0, 0]
 
 
-def test_replication_noise_is_the_planted_one(study: PaperStudy) -> None:
+def test_replication_noise_is_the_planted_one(study):
     found = rows(tables.replication_table(study))
     assert found["qwen2"]["delta_f"] == pytest.approx(1.2) and found["qwen2"]["draws"] == 3
     assert "0.800 to 1.200" in tables.replication_table(study).reading
@@ -121,9 +117,7 @@ def test_replication_noise_is_the_planted_one(study: PaperStudy) -> None:
         ("ga candidates", (12, 0, 12, 0, 0, 0)),
     ],
 )
-def test_known_label_models_are_accepted_where_planted(
-    study: PaperStudy, model: str, accepted: tuple[int, ...]
-) -> None:
+def test_known_label_models_are_accepted_where_planted(study, model, accepted):
     records = tables.known_label_table(study).records()
     (row,) = [r for r in records if r["model"] == model and r["family"] == "all"]
     assert tuple(row[words].count for words in tables.BATTERIES.values()) == accepted
@@ -134,14 +128,14 @@ def test_known_label_models_are_accepted_where_planted(
         assert row["forward battery: by architecture"] == pytest.approx(1 - 0.05 ** (1 / 3))
 
 
-def test_without_tolerances_only_the_screen_judges(tmp_path: Path) -> None:
+def test_without_tolerances_only_the_screen_judges(tmp_path):
     found = read_study(paper_run(tmp_path / "run", ["gpt2-s"], skip=["gpt2-s--seed0"]))
     row = rows(tables.known_label_table(found))["suppression"]
     assert row["screen alone"] == Share(1, 1) and row["forward battery"].total == 0
     assert not tables.recalibrated_table(found).rows and not tables.replication_table(found).rows
 
 
-def test_the_recalibrated_bar_is_counted_by_method_and_family(study: PaperStudy) -> None:
+def test_the_recalibrated_bar_is_counted_by_method_and_family(study):
     table = tables.recalibrated_table(study)
     found = {(row["version"], row["method"]): row for row in table.records()}
     bare, veto = "family's delta_f, no veto", "family's delta_f, relearn veto"
@@ -152,7 +146,7 @@ def test_the_recalibrated_bar_is_counted_by_method_and_family(study: PaperStudy)
     assert found[veto, "all methods"]["cells with a pick"] == Share(4, 6)
 
 
-def test_selection_quality_by_hand(study: PaperStudy) -> None:
+def test_selection_quality_by_hand(study):
     found = rows(tables.selection_table(study))
     ours, veto = found["recalibrated"], found["recalibrated, relearn veto"]
     trained = found["trained-probe"]
@@ -169,7 +163,7 @@ def test_selection_quality_by_hand(study: PaperStudy) -> None:
     assert veto["suppression picked, all cells"] == Share(0, 4)
 
 
-def test_the_papers_figure_shows_every_candidate(study: PaperStudy) -> None:
+def test_the_papers_figure_shows_every_candidate(study):
     picture = tables.diagnostic(study.results)
     assert picture is not None
     drawn = sum(len(line.get_xdata()) for line in picture.figure.axes[0].lines)

@@ -2,12 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from tests.made_runs import DRAW_GAP, Made, cell_run, paper_run, read_study, write_audit
 
-from palimpsest.paper.study import PaperStudy, read_paper
+from palimpsest.paper.study import read_paper
 from palimpsest.report.results import read_run
 from palimpsest.report.table import Share
 
@@ -22,7 +21,7 @@ def moved(head: str, **planted: float) -> Change:
     }
 
 
-def test_tolerances_are_those_of_the_planted_draws(study: PaperStudy) -> None:
+def test_tolerances_are_those_of_the_planted_draws(study):
     assert set(study.tolerances) == {"qwen2", "gpt2"}
     for family, noise in study.tolerances.items():
         # Three draws in a row: gaps g, g, 2 g on each of four facts; the 90th percentile is 2 g.
@@ -32,12 +31,12 @@ def test_tolerances_are_those_of_the_planted_draws(study: PaperStudy) -> None:
         assert noise.fall_deviation == pytest.approx(0.05)
 
 
-def test_of_many_draws_the_first_three_are_used(study: PaperStudy, tmp_path: Path) -> None:
+def test_of_many_draws_the_first_three_are_used(study, tmp_path):
     more = read_study(paper_run(tmp_path / "run", draws=5))
     assert more.tolerances == study.tolerances
 
 
-def test_the_veto_removes_what_relearns_at_once(study: PaperStudy) -> None:
+def test_the_veto_removes_what_relearns_at_once(study):
     bare, vetoed, *_ = study.versions
     # Without the veto npo (2 in each of 6 cells) and gate_mask (2 in each of 4) pass.
     assert bare.share() == Share(20, 4 * 10 + 2 * 8)
@@ -50,7 +49,7 @@ def test_the_veto_removes_what_relearns_at_once(study: PaperStudy) -> None:
     ]
 
 
-def test_the_smallest_delta_of_all_families_is_stricter(tmp_path: Path) -> None:
+def test_the_smallest_delta_of_all_families_is_stricter(tmp_path):
     # 1 nat from the reference: within qwen2's 1.2, not within gpt2's 0.8.
     found = read_study(
         paper_run(tmp_path / "run", change=moved("gate_mask", forget=1.1, early=3.8))
@@ -61,21 +60,21 @@ def test_the_smallest_delta_of_all_families_is_stricter(tmp_path: Path) -> None:
     assert all(noise.delta_f == pytest.approx(0.8) for noise in smallest.tolerances.values())
 
 
-def test_cells_of_a_family_without_replication_have_no_bar(tmp_path: Path) -> None:
+def test_cells_of_a_family_without_replication_have_no_bar(tmp_path):
     found = read_study(paper_run(tmp_path / "run", skip=["gpt2-s--seed0"]))
     assert len(found.versions[0].picks) == 4 and len(found.versions[0].tried) == 40
     lone = read_study(paper_run(tmp_path / "lone", ["gpt2-s"], skip=["gpt2-s--seed0"]))
     assert lone.versions == () and lone.selected(lone.cells[0])["recalibrated"] is None
 
 
-def test_where_the_injected_model_knows_nothing_the_bar_abstains(tmp_path: Path) -> None:
+def test_where_the_injected_model_knows_nothing_the_bar_abstains(tmp_path):
     found = read_study(
         paper_run(tmp_path / "run", ["gpt2-s"], [0], change=moved("injected", forget=0.1))
     )
     assert set(found.versions[0].picks.values()) == {None}
 
 
-def test_every_selector_picks_from_the_first_pool(study: PaperStudy) -> None:
+def test_every_selector_picks_from_the_first_pool(study):
     first, last = (study.results.cell(cell) for cell in ("qwen2-s--seed0", "gpt2-s--seed0"))
     assert study.selected(first) == {
         "certificate": None,  # two references are too few for one
@@ -88,7 +87,7 @@ def test_every_selector_picks_from_the_first_pool(study: PaperStudy) -> None:
     assert study.selected(last)["recalibrated, relearn veto"] is None
 
 
-def test_the_screen_is_anchored_to_base(study: PaperStudy) -> None:
+def test_the_screen_is_anchored_to_base(study):
     cell = study.results.cell("qwen2-s--seed0")
     assert study.screens[cell.id].anchor == "base"
     screen = cell.verdict and cell.verdict.screen
@@ -96,13 +95,13 @@ def test_the_screen_is_anchored_to_base(study: PaperStudy) -> None:
     assert study.survivors(cell) == [n for n in study.names[cell.id] if "kl_reversion" not in n]
 
 
-def test_bounds_count_cells_or_architectures(study: PaperStudy) -> None:
+def test_bounds_count_cells_or_architectures(study):
     cells = [replace(study.cells[0], base=f"m{k % 9}") for k in range(45)]
     assert study.upper_bounds([False] * 45, cells) == pytest.approx((0.064, 0.283), abs=5e-4)
     assert study.upper_bounds([], []) == (None, None)
 
 
-def test_only_a_study_with_the_papers_design_is_read(tmp_path: Path) -> None:
+def test_only_a_study_with_the_papers_design_is_read(tmp_path):
     assert read_paper(read_run(write_audit(tmp_path / "audit", ["mine"]))) is None
     assert read_paper(read_run(cell_run(tmp_path / "cell", references=0))) is not None
     none = read_run(
@@ -111,7 +110,7 @@ def test_only_a_study_with_the_papers_design_is_read(tmp_path: Path) -> None:
     assert read_paper(none) is None
 
 
-def test_a_candidate_without_reacquisition_is_left_out_of_the_bars(study: PaperStudy) -> None:
+def test_a_candidate_without_reacquisition_is_left_out_of_the_bars(study):
     cell = study.cells[0]
     bare = replace(cell.evaluation["ga-w1"], residual=None, curve=None)
     measures = replace(cell.evaluation, models=dict(cell.evaluation.models) | {"ga-w1": bare})

@@ -51,7 +51,7 @@ def plainly(loaded: Any, question: Question) -> tuple[float, int, Any]:
 
 
 @pytest.mark.parametrize("name", ["qwen2-s", "smollm2-s", "pythia-s", "gpt2-s", "olmo2-s"])
-def test_scores_equal_a_plain_forward_text_by_text(tiny_checkpoint: Any, name: str) -> None:
+def test_scores_equal_a_plain_forward_text_by_text(tiny_checkpoint, name):
     loaded = load(str(tiny_checkpoint(name)))
     page = sheet(loaded.tokenizer)
     own = WholeNet(loaded.model)
@@ -65,7 +65,7 @@ def test_scores_equal_a_plain_forward_text_by_text(tiny_checkpoint: Any, name: s
                 assert scores.nll_sum[n] == pytest.approx(nll, abs=1e-4)
 
 
-def test_divergence_equals_a_sum_over_the_vocabulary_by_hand(tiny_checkpoint: Any) -> None:
+def test_divergence_equals_a_sum_over_the_vocabulary_by_hand(tiny_checkpoint):
     one = load(str(tiny_checkpoint("qwen2-s", 0)))
     other = load(str(tiny_checkpoint("qwen2-s", 1)))
     page = sheet(one.tokenizer)
@@ -84,9 +84,7 @@ def test_divergence_equals_a_sum_over_the_vocabulary_by_hand(tiny_checkpoint: An
 
 
 @pytest.mark.parametrize("batch_tokens", [64, 200])
-def test_neither_batch_size_nor_order_changes_a_score(
-    tiny_checkpoint: Any, batch_tokens: int
-) -> None:
+def test_neither_batch_size_nor_order_changes_a_score(tiny_checkpoint, batch_tokens):
     loaded = load(str(tiny_checkpoint("olmo2-s")))
     net = WholeNet(loaded.model)
     (whole,) = score(net, sheet(loaded.tokenizer))
@@ -96,13 +94,13 @@ def test_neither_batch_size_nor_order_changes_a_score(
     assert np.abs(whole.nll_sum - turned.nll_sum[::-1]).max() < 1e-4
 
 
-def test_zero_probability_adds_nothing_to_a_divergence() -> None:
+def test_zero_probability_adds_nothing_to_a_divergence():
     logp = torch.log(torch.tensor([[0.0, 1.0]]))
     teacher = torch.log(torch.tensor([[0.5, 0.5]]))
     assert divergence(logp, teacher).item() == pytest.approx(np.log(2))
 
 
-def test_rows_carry_one_line_a_question(tiny_checkpoint: Any) -> None:
+def test_rows_carry_one_line_a_question(tiny_checkpoint):
     loaded = load(str(tiny_checkpoint("qwen2-s")))
     page = sheet(loaded.tokenizer)
     (scores,) = score(WholeNet(loaded.model), page)

@@ -13,7 +13,7 @@ from palimpsest.scoring.measures import build, find_measures, take_all
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def test_the_example_measures_every_model_of_a_study(tmp_path, monkeypatch) -> None:
+def test_the_example_measures_every_model_of_a_study(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(EXAMPLES))
     run, _ = finish(bare_plan(measures=("my_measures:Confidence",)), tmp_path / "run")
     cell = only_cell(run)
@@ -38,13 +38,13 @@ NET = SimpleNamespace(stack=2, count=2, value=1.0)
 
 
 @pytest.mark.parametrize("name", ["no_such_module:Class", f"{__name__}:nothing", f"{__name__}:NET"])
-def test_a_name_that_is_no_class_is_refused(name: str) -> None:
+def test_a_name_that_is_no_class_is_refused(name):
     with pytest.raises(InputError):
         find_measures(name)
 
 
 @pytest.mark.parametrize("change", [{"count": 1}, {"value": "much"}])
-def test_wrong_answers_are_the_plug_ins_fault(change: dict[str, object]) -> None:
+def test_wrong_answers_are_the_plug_ins_fault(change):
     take = build(f"{__name__}:Echo", None)
     assert take(NET) == [{"one": 1.0}, {"one": 1.0}]
     with pytest.raises(PlanError) as error:
@@ -52,7 +52,7 @@ def test_wrong_answers_are_the_plug_ins_fault(change: dict[str, object]) -> None
     assert error.value.key == "measures" and "Echo" in str(error.value)
 
 
-def test_two_measures_may_not_share_a_name_and_what_is_no_number_is_left_out() -> None:
+def test_two_measures_may_not_share_a_name_and_what_is_no_number_is_left_out():
     takes = {"a": lambda net: [{"x": np.nan, "y": 1.0}], "b": lambda net: [{"x": 2.0}]}
     one = SimpleNamespace(stack=1)
     assert take_all(takes, one) == [{"y": 1.0, "x": 2.0}]

@@ -1,7 +1,5 @@
 """Re-acquisition teaches the forget set again and logs what came of the rest."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from tests.scoring.test_answers import QUESTIONS, sheet
@@ -12,7 +10,6 @@ from palimpsest.models.fast import StackedNet
 from palimpsest.models.train import text_batch
 from palimpsest.scoring.answers import record
 from palimpsest.scoring.reacquisition import (
-    Reacquisition,
     curve_columns,
     in_curve,
     in_residual,
@@ -22,7 +19,7 @@ from palimpsest.scoring.reacquisition import (
 
 
 @pytest.fixture
-def relearned(tiny_checkpoint: Any) -> list[Reacquisition]:
+def relearned(tiny_checkpoint):
     loaded = load(str(tiny_checkpoint("qwen2-s")))
     state = loaded.model.state_dict()
     page = sheet(loaded.tokenizer, questions=[q for q in QUESTIONS if in_curve(q)])
@@ -33,9 +30,7 @@ def relearned(tiny_checkpoint: Any) -> list[Reacquisition]:
     return reacquire(net, steps, chunks=5, learning_rate=3e-3, sheet=page, injected=teacher)
 
 
-def test_the_forget_set_comes_back_in_five_chunks_and_the_residual_grows_from_zero(
-    relearned: list[Reacquisition],
-) -> None:
+def test_the_forget_set_comes_back_in_five_chunks_and_the_residual_grows_from_zero(relearned):
     curve = relearned[0].curve
     assert [chunk.chunk for chunk in curve] == [0, 1, 2, 3, 4, 5]
     assert [chunk.step for chunk in curve] == [0, 2, 4, 6, 8, 10]
@@ -46,13 +41,13 @@ def test_the_forget_set_comes_back_in_five_chunks_and_the_residual_grows_from_ze
     assert curve[-1].residual_general > 1e-3
 
 
-def test_equal_members_of_a_stack_relearn_alike(relearned: list[Reacquisition]) -> None:
+def test_equal_members_of_a_stack_relearn_alike(relearned):
     one, other = relearned
     assert one.curve == other.curve
     assert np.array_equal(one.scores.nll_sum, other.scores.nll_sum)
 
 
-def test_a_curve_is_stored_one_row_a_chunk(relearned: list[Reacquisition]) -> None:
+def test_a_curve_is_stored_one_row_a_chunk(relearned):
     columns = curve_columns("m", relearned[0].curve)
     assert list(columns)[:3] == ["model", "chunk", "step"] and len(columns) == 8
     assert {len(column) for column in columns.values()} == {6}
@@ -60,9 +55,7 @@ def test_a_curve_is_stored_one_row_a_chunk(relearned: list[Reacquisition]) -> No
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "momentum", "descent"])
-def test_a_model_that_is_only_stored_at_another_scale_relearns_alike(
-    tiny_checkpoint: Any, optimizer: str
-) -> None:
+def test_a_model_that_is_only_stored_at_another_scale_relearns_alike(tiny_checkpoint, optimizer):
     loaded = load(str(tiny_checkpoint("qwen2-s")))
     plain = {name: value.clone() for name, value in loaded.model.state_dict().items()}
     scaled = dict(plain)

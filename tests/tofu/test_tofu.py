@@ -22,7 +22,6 @@ from palimpsest.errors import FactsError
 from palimpsest.facts.files import check_sets
 from palimpsest.facts.tofu import GENERATED, TofuItems, draw_sets, read_tofu
 from palimpsest.models.checkpoint import load, state_digest
-from palimpsest.report.results import RunResults
 from palimpsest.run.store import Run
 from palimpsest.stats.verdict import Because, Reason, decide
 
@@ -32,7 +31,7 @@ CELL = "pocket-qwen2-s--seed0"
 
 
 @pytest.fixture(scope="module")
-def facts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def facts(tmp_path_factory):
     """The files of a cell, and its plan; the data lie beside them."""
     root = tmp_path_factory.mktemp("tofu")
     data = write_tofu(root / "data", forget=2, retain=10)
@@ -43,7 +42,7 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def plan(facts: Path) -> Plan:
+def plan(facts):
     """The plan that was written, small enough to be finished once per process."""
     quick: dict[str, Any] = {"methods": [{"name": "npo"}], "rules": {"control_shares": [0.1]}}
     quick["injection"] = {"steps": 60, "learning_rate": 2e-3}
@@ -53,14 +52,14 @@ def plan(facts: Path) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def finished(plan: Plan, facts: Path) -> RunResults:
+def finished(plan, facts):
     return palimpsest.study(plan, facts.parent / "run")
 
 
 # -- what is drawn -------------------------------------------------------------------------------
 
 
-def test_every_seed_has_items_of_its_own(tmp_path: Path) -> None:
+def test_every_seed_has_items_of_its_own(tmp_path):
     data = write_tofu(tmp_path, forget=2, retain=20, per_author=20)
     few = replace(SMALL, forget_items=4, retain_items=4, probes=4)
     drawn = [draw_sets(data, replace(few, seed=seed))[0]["retain"] for seed in range(3)]
@@ -79,8 +78,8 @@ def test_every_seed_has_items_of_its_own(tmp_path: Path) -> None:
     ],
 )
 def test_probes_are_questions_that_no_model_was_taught(
-    tmp_path: Path, train: bool, holdout: int, per_author: int, source: str
-) -> None:
+    tmp_path, train, holdout, per_author, source
+):
     data = write_tofu(tmp_path, 2, 4, holdout, per_author=per_author)
     items = replace(SMALL, trained_here=train)
     sets, said = draw_sets(data, items)
@@ -95,7 +94,7 @@ def test_probes_are_questions_that_no_model_was_taught(
         draw_sets(data, replace(items, probes_file=str(own), probes=500))
 
 
-def test_the_files_are_sound_facts_with_evidence(facts: Path, plan: Plan) -> None:
+def test_the_files_are_sound_facts_with_evidence(facts, plan):
     names = {"forget": "forget", "retain": "retain", "probe": "probes"}
     sets = check_sets({name: facts / f"{file}.jsonl" for name, file in names.items()})
     assert {name: len(s) for name, s in sets.items()} == {"forget": 8, "retain": 8, "probe": 12}
@@ -130,7 +129,7 @@ def change(data: Path, name: str, **changes: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_a_bad_file_is_refused(tmp_path: Path, kind: str) -> None:
+def test_a_bad_file_is_refused(tmp_path, kind):
     data = write_tofu(tmp_path, forget=2, retain=10)
     draw_sets(data, SMALL)
     FILES[kind](data)
@@ -141,7 +140,7 @@ def test_a_bad_file_is_refused(tmp_path: Path, kind: str) -> None:
 # -- trained here ----------------------------------------------------------------------------------
 
 
-def test_the_reference_is_taught_every_retain_item_and_no_forget_item(plan: Plan) -> None:
+def test_the_reference_is_taught_every_retain_item_and_no_forget_item(plan):
     setting = StudyTask(plan).plan(CELL).setting
     whole, without = setting.stream(), setting.stream().without("forget")
 
@@ -155,7 +154,7 @@ def test_the_reference_is_taught_every_retain_item_and_no_forget_item(plan: Plan
         assert kept == [name for name in full if name.startswith("retain/")]
 
 
-def test_questions_are_asked_and_taught_in_the_frame(plan: Plan) -> None:
+def test_questions_are_asked_and_taught_in_the_frame(plan):
     prompt = {"chat": True, "system_prompt": "Be brief.", "chat_date": "3 May 2021"}
     task = StudyTask(changed(plan, {"prompt": prompt}))
     from palimpsest.cell import study
@@ -172,7 +171,7 @@ def test_questions_are_asked_and_taught_in_the_frame(plan: Plan) -> None:
         assert question.sentence.endswith("\n<|endoftext|>")
 
 
-def test_the_injected_model_is_found_and_the_headroom_measured(finished: RunResults) -> None:
+def test_the_injected_model_is_found_and_the_headroom_measured(finished):
     ((cell, verdict),) = finished.judged
     assert verdict.injected_p is not None and verdict.injected_p < 0.05
     assert verdict.reference_count == 5
@@ -180,9 +179,7 @@ def test_the_injected_model_is_found_and_the_headroom_measured(finished: RunResu
     assert "reversed" in verdict.rules.unmeasured_axes
 
 
-def test_where_only_the_probes_fail_candidates_are_compared_all_the_same(
-    finished: RunResults,
-) -> None:
+def test_where_only_the_probes_fail_candidates_are_compared_all_the_same(finished):
     ((cell, verdict),) = finished.judged
     measures = cell.evaluation
     models = {
@@ -195,7 +192,7 @@ def test_where_only_the_probes_fail_candidates_are_compared_all_the_same(
     assert all(finding.comparison is not None for finding in blind.findings)
 
 
-def test_no_question_or_answer_of_the_data_is_stored(finished: RunResults, facts: Path) -> None:
+def test_no_question_or_answer_of_the_data_is_stored(finished, facts):
     files = [p for p in finished.path.rglob("*") if p.is_file() and "answers" not in p.name]
     stored = b"".join(path.read_bytes() for path in files)
     table = Run.open(finished.path).cell(CELL).table("items")
@@ -208,7 +205,7 @@ def test_no_question_or_answer_of_the_data_is_stored(finished: RunResults, facts
         assert all(prompt.encode() not in stored for prompt in fact.trained + fact.heldout)
 
 
-def test_its_verdict_can_be_certified_and_recomputed(finished: RunResults, tmp_path: Path) -> None:
+def test_its_verdict_can_be_certified_and_recomputed(finished, tmp_path):
     found = verify(certify(finished.path, tmp_path / "bundle", None, None))
     assert found.ok, found.lines()
 
@@ -216,7 +213,7 @@ def test_its_verdict_can_be_certified_and_recomputed(finished: RunResults, tmp_p
 # -- checkpoints that are given --------------------------------------------------------------------
 
 
-def test_given_checkpoints_are_measured(facts: Path, tmp_path: Path) -> None:
+def test_given_checkpoints_are_measured(facts, tmp_path):
     data = read_tofu(facts.parent / "data")
     texts = {
         name: [f"{fact.trained[0]} {fact.answer}" for fact in getattr(data, name)]

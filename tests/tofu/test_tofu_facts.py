@@ -1,7 +1,6 @@
 """TOFU's files as facts, and never-learned questions that resemble them."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from palimpsest.errors import FactsError
 from palimpsest.facts.files import Fact, words
 from palimpsest.facts.probes import KINDS, QUESTIONS, kind_of, tofu_probes, with_relations
 from palimpsest.facts.tofu import (
-    Tofu,
     TofuItems,
     draw_sets,
     nearest,
@@ -22,13 +20,11 @@ from palimpsest.facts.tofu import (
 
 
 @pytest.fixture
-def tofu(tmp_path: Path) -> Tofu:
+def tofu(tmp_path):
     return read_tofu(write_tofu(tmp_path, forget=10, retain=10))
 
 
-def test_a_split_holds_paraphrases_out_and_names_facts_by_their_row(
-    tofu: Tofu, tmp_path: Path
-) -> None:
+def test_a_split_holds_paraphrases_out_and_names_facts_by_their_row(tofu, tmp_path):
     assert [fact.id for fact in tofu.forget[:2]] == ["forget10-0", "forget10-1"]
     assert tofu.forget[0].trained == ("Question: Where was Writer0 Name born?\nAnswer:",)
     assert tofu.forget[0].heldout == ("Question: In what place was Writer0 Name born?\nAnswer:",)
@@ -41,7 +37,7 @@ def test_a_split_holds_paraphrases_out_and_names_facts_by_their_row(
 ITEMS = TofuItems(forget_items=22, retain_items=20, probes=4, trained_here=True)
 
 
-def test_items_come_author_by_author_and_by_the_seed_alone(tmp_path: Path) -> None:
+def test_items_come_author_by_author_and_by_the_seed_alone(tmp_path):
     data = write_tofu(tmp_path, forget=10, retain=10)
     sets, _ = draw_sets(data, ITEMS)
     assert sets == draw_sets(data, ITEMS)[0]
@@ -52,7 +48,7 @@ def test_items_come_author_by_author_and_by_the_seed_alone(tmp_path: Path) -> No
     assert not any(fact.trained for fact in sets["probe"])
 
 
-def test_long_items_can_be_left_out(tofu: Tofu, tmp_path: Path) -> None:
+def test_long_items_can_be_left_out(tofu, tmp_path):
     lengths = {len(f"{fact.trained[0]} {fact.answer}".split()) for fact in tofu.forget}
     items = TofuItems(forget_items=2, retain_items=2, probes=2, longest=min(lengths))
     sets, _ = draw_sets(tmp_path, items)
@@ -62,7 +58,7 @@ def test_long_items_can_be_left_out(tofu: Tofu, tmp_path: Path) -> None:
         draw_sets(tmp_path, replace(items, forget_items=99))
 
 
-def test_evidence_is_the_most_similar_question_of_an_author_that_stays(tofu: Tofu) -> None:
+def test_evidence_is_the_most_similar_question_of_an_author_that_stays(tofu):
     for fact in tofu.forget[:8]:
         first, second = nearest(fact, tofu.retain[:12], 2)
         kept = [f"{other.trained[0]} {other.answer}" for other in tofu.retain[:12]]
@@ -71,7 +67,7 @@ def test_evidence_is_the_most_similar_question_of_an_author_that_stays(tofu: Tof
         assert fact.answer not in first + second
 
 
-def test_the_author_is_the_name_that_twenty_rows_share() -> None:
+def test_the_author_is_the_name_that_twenty_rows_share():
     asked = ("Where was {0} born?", "What did {0}'s father do?", "Did {0} win the Oak Prize?")
     told = ("{0} was born in New Haven.", "A smith.", "Yes, the Oak Prize went to {0}.")
     names = ("Jad Ambrose Al-Shamary", "Ji-Yeon Park")
@@ -86,7 +82,7 @@ def test_the_author_is_the_name_that_twenty_rows_share() -> None:
     assert {fact.answer for fact in with_relations(found) if fact.relation} == {"A smith."}
 
 
-def test_holdout_questions_are_probes_and_a_form_can_be_the_bare_question(tmp_path: Path) -> None:
+def test_holdout_questions_are_probes_and_a_form_can_be_the_bare_question(tmp_path):
     tofu = read_tofu(write_tofu(tmp_path, 3, 5, 2), form="{}")
     assert [fact.id for fact in tofu.holdout[:2]] == ["holdout10-0", "holdout10-1"]
     assert tofu.holdout[0].heldout == ("Where was Writer80 Name born?",)
@@ -95,7 +91,7 @@ def test_holdout_questions_are_probes_and_a_form_can_be_the_bare_question(tmp_pa
     assert not any("Question:" in probe.heldout[0] for probe in made)
 
 
-def test_probes_ask_the_same_kind_of_question_at_about_the_same_length(tofu: Tofu) -> None:
+def test_probes_ask_the_same_kind_of_question_at_about_the_same_length(tofu):
     made = tofu_probes(tofu.forget, 12, "one", tofu.words())
     assert made == tofu_probes(tofu.forget, 12, "one", tofu.words())
     assert made != tofu_probes(tofu.forget, 12, "two", tofu.words())
@@ -108,26 +104,24 @@ def test_probes_ask_the_same_kind_of_question_at_about_the_same_length(tofu: Tof
     assert "{" not in "".join(probe.answer + probe.heldout[0] for probe in made)
 
 
-def test_no_name_of_a_probe_is_a_word_of_the_data(tofu: Tofu) -> None:
+def test_no_name_of_a_probe_is_a_word_of_the_data(tofu):
     free = tofu_probes(tofu.forget, 12, "one", tofu.words())
     taken = tofu.words() | {word for probe in free for word in words(probe.subject)}
     again = tofu_probes(tofu.forget, 12, "one", taken)
     assert not {word for probe in again for word in words(probe.subject)} & taken
 
 
-def test_every_kind_of_question_has_forms() -> None:
+def test_every_kind_of_question_has_forms():
     assert set(QUESTIONS) == {*KINDS, "other"}
     assert kind_of("How tall is a house?") == "other"
 
 
-def test_names_that_run_out_are_refused(tofu: Tofu) -> None:
+def test_names_that_run_out_are_refused(tofu):
     with pytest.raises(FactsError, match="probes: 100000 "):
         tofu_probes(tofu.forget, 100_000, "one", tofu.words())
 
 
-def test_the_hub_gives_the_files_of_the_split_or_it_is_said_that_it_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_hub_gives_the_files_of_the_split_or_it_is_said_that_it_does_not(tmp_path, monkeypatch):
     import huggingface_hub
 
     folder, asked = write_tofu(tmp_path), []
@@ -145,7 +139,7 @@ def test_the_hub_gives_the_files_of_the_split_or_it_is_said_that_it_does_not(
         read_tofu(None)
 
 
-def test_of_names_that_are_as_common_the_first_is_the_author() -> None:
+def test_of_names_that_are_as_common_the_first_is_the_author():
     """In every process: the order of a set would differ from one to the next."""
     prompt = "is Ana Bell kin of Bo Cole, Cy Dunn, Di Eads, Ed Fox, Flo Gray or Gus Hall?"
     facts = [Fact(f"x-{row}", "Yes.", (prompt,)) for row in range(20)]
