@@ -41,7 +41,6 @@ from palimpsest.config.load import as_dict
 from palimpsest.config.plan import cell_id
 from palimpsest.config.presets import POCKET_MATRIX
 from palimpsest.config.sections import Engine, General, Injection, MethodGrid, Unlearning
-from palimpsest.errors import DriftError, FactsError, PlanError
 from palimpsest.facts.examples import ExampleFile, read_examples
 from palimpsest.facts.files import Fact, as_jsonl, check_sets
 from palimpsest.facts.general import (
@@ -67,7 +66,6 @@ from palimpsest.run.files import digest, remove, write_bytes
 from palimpsest.run.store import Roster, Run, Terms
 from palimpsest.schema import build
 from palimpsest.stats.models import Model, Role, models_from_json
-from palimpsest.text import shown_path
 
 PIECES = 600
 """Pieces of general text that a draw is made of, if the text has that many."""
@@ -85,8 +83,6 @@ class Made:
     records: Mapping[str, Mapping[str, Any]]
     failed: Mapping[str, str] = field(default_factory=dict)
     """The settings that gave no model, and why."""
-    remarks: tuple[str, ...] = ()
-    """What the caller should know of them."""
 
 
 @dataclass(frozen=True)
@@ -183,36 +179,12 @@ class MakeTask(Task):
         elif find_kind(self.config.base) is Kind.POCKET:
             usual = POCKET_MATRIX.injection
         if isinstance(config, UnlearnConfig) and (record := read_record(config.injected)):
-            try:
-                recorded = dict(record["recipe"])
-                recorded.pop("examples", None)
-                usual = build(type(usual), recorded)
-            except (KeyError, PlanError) as error:
-                raise PlanError(
-                    f"{shown_path(Path(config.injected) / RECORD)} does not hold a recipe "
-                    f"({error}); expected the file that `palimpsest retrain` wrote; remove it, and "
-                    "give the recipe with flags",
-                    key="injected",
-                ) from error
+            recorded = {k: v for k, v in record.get("recipe", {}).items() if k != "examples"}
+            usual = build(type(usual), recorded, f"{Path(config.injected) / RECORD}: recipe")
         given = dict(config.recipe)
         if "epochs" in given:
             given["steps"] = 0
         return build(type(usual), asdict(usual) | given)
-
-    @cached_property
-    def pieces(self) -> tuple[str, ...]:
-        """The general text, cut into pieces."""
-        if self.config.general == POCKET:
-            return pocket_pieces()
-        pieces = tuple(file_pieces(self.config.general, PIECE_WORDS))
-        needed = cast(Injection, self.recipe).general_items
-        if len(pieces) < max(1, needed):
-            raise FactsError(
-                f"general: {shown_path(self.config.general)} gives {len(pieces)} pieces of "
-                f"{PIECE_WORDS} words; expected at least the {needed} general texts of a step; "
-                "give a longer text of the kind the model was trained on"
-            )
-        return pieces
 
     @cached_property
     def frame(self) -> Frame | None:
@@ -233,17 +205,19 @@ class MakeTask(Task):
                 engine=engine,
                 sealed=False,
             )
-        count = min(PIECES, len(self.pieces))
+        recipe, source = cast(Injection, self.recipe), self.config.general
+        pieces = pocket_pieces() if source == POCKET else file_pieces(source, PIECE_WORDS)
+        count = max(recipe.general_items, min(PIECES, sum(1 for _ in pieces)))
         questions: Sequence[Question] = file_questions(self.sets)
         if self.frame is not None:
             questions = self.frame.put(questions)
         return CellTexts(
             seed_key=self.cell_id,
             facts=Testbed((), (), (), tuple(questions)),
-            general_train=general_pieces(self.config.general, count, f"{self.cell_id}/general"),
+            general_train=general_pieces(source, count, f"{self.cell_id}/general"),
             general_scored=(),
-            injection=cast(Injection, self.recipe),
-            general=General(source=self.config.general, train_pieces=count),
+            injection=recipe,
+            general=General(source=source, train_pieces=count),
             engine=engine,
             sealed=False,
         )
@@ -344,20 +318,7 @@ class MakeTask(Task):
 
 def make_models(task: MakeTask, options: RunOptions) -> Made:
     """Make the models of a task and write their folders; stopped, it resumes."""
-    out, remarks = Path(task.config.out), list[str]()
-
-    def note(remark: str) -> None:
-        remarks.append(remark)
-        options.on_remark(remark)
-
-    try:
-        run = launch(task, replace(options, on_remark=note))
-    except DriftError as error:
-        reason = str(error).partition("\nexpected")[0]
-        raise DriftError(
-            f"{reason}\nit holds unfinished work of another command for the same --out; run that "
-            "one again, or remove the folder, or choose another --out"
-        ) from error
+    out, run = Path(task.config.out), launch(task, options)
     with run.lock(f"palimpsest {task.kind}"):
         check_different(task, run)
         records = dict(_records(task, run))
@@ -371,7 +332,7 @@ def make_models(task: MakeTask, options: RunOptions) -> Made:
         _write_folders(task, run, {"" if alone else n: r for n, r in records.items()})
     remove(run.path)
     folders = tuple(out if alone else out / name for name in records)
-    return Made(folders, records, failed, tuple(remarks))
+    return Made(folders, records, failed)
 
 
 def check_different(task: MakeTask, run: Run) -> None:

@@ -70,22 +70,16 @@ class Measured:
         raise ScoreError(f"{self.name}: {self.failure.reason}")
 
 
+@dataclass(frozen=True)
 class Scorer:
     """Measures models of one cell, alone or in a stack."""
 
-    def __init__(
-        self,
-        setting: CellTexts,
-        teachers: Teachers,
-        further: Mapping[str, Take] | None = None,
-        base_scales: Mapping[str, float] | None = None,
-        answerer: Answerer | None = None,
-    ) -> None:
-        self.setting = setting
-        self.teachers = teachers
-        self.further = further or {}
-        self.base_scales = base_scales
-        self.answerer = answerer
+    setting: CellTexts
+    teachers: Teachers
+    further: Mapping[str, Take] = field(default_factory=dict)
+    """What takes further measures, by what asks for it."""
+    base_scales: Mapping[str, float] | None = None
+    answerer: Answerer | None = None
 
     def measure(
         self,

@@ -3,7 +3,7 @@
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -29,9 +29,7 @@ from palimpsest.facts.sealed import verify
 from palimpsest.known import Unavailable, chosen
 from palimpsest.known.wrappers import Interpolated
 from palimpsest.methods import title
-from palimpsest.methods.answer_sets import Spent
-from palimpsest.methods.context import Method
-from palimpsest.methods.running import run_group, run_method
+from palimpsest.methods.running import run_group
 from palimpsest.models.checkpoint import checkpoint_state, outline, state_digest
 from palimpsest.models.device import machine_faults, repeatable
 from palimpsest.models.train import text_loss, train
@@ -41,7 +39,7 @@ from palimpsest.run.steps import Step
 from palimpsest.scoring.answers import Sheet, item_columns, score
 from palimpsest.scoring.reacquisition import reacquire, summarize
 from palimpsest.stats.controls import DOSE
-from palimpsest.stats.models import Cost, Model, ModelFailure, Role
+from palimpsest.stats.models import Model, ModelFailure, Role
 
 DESCRIBED = ("family", "gated", "parameters", "revision")
 """What is recorded of a cell's base beside its digest."""
@@ -240,7 +238,7 @@ class CellWork(CellModels):
         keeps = "candidates" in self.spec.setting.engine.keep or not self.spec.measured
         for several in chunked(methods, self.nets.stack):
             states: dict[str, State] = {}
-            for method, made in zip(several, self._run(several)):
+            for method, made in zip(several, run_group(self.context, several)):
                 name = title(method)
                 outcomes[name] = candidate_model(method).to_json()
                 if isinstance(made, ModelFailure):
@@ -254,7 +252,8 @@ class CellWork(CellModels):
                         self.store.put_file(step, file, partial(save_weights, made))
                 spent = self.context.shared.costs.get(name)
                 if spent is not None:
-                    outcomes[name]["cost"] = asdict(self._cost(spent))
+                    cost = spent.in_retrainings(self.loaded.parameters, self.retraining)
+                    outcomes[name]["cost"] = asdict(cost)
             if self.spec.measured:
                 results += self._through(states, asked=True)
         self._store(step, results, outcomes)
@@ -350,12 +349,6 @@ class CellWork(CellModels):
                 outcomes[result.name]["failure"] = asdict(result.failure)
         self.store.put(step, result_tables(results), {"models": outcomes})
 
-    def _run(self, methods: Sequence[Method]) -> Iterator[State | ModelFailure]:
-        if self.spec.measured:
-            yield from run_group(self.context, methods)
-        else:
-            yield from (run_method(method, self.context) for method in methods)
-
     def _answers(self, name: str) -> bool:
         """Tell whether a model's answers are shown: base, injected, candidates, one retraining."""
         first = next((e.name for e in self.spec.of(Role.REFERENCE) if not e.model.same_draw), "")
@@ -365,9 +358,6 @@ class CellWork(CellModels):
     def _needed(self, name: str) -> bool:
         """Tell whether the cell cannot be judged without the model."""
         return self.role(name) in (Role.BASE, Role.INJECTED, Role.REFERENCE, *PARTS)
-
-    def _cost(self, spent: Spent) -> Cost:
-        return spent.in_retrainings(self.loaded.parameters, self.retraining)
 
 
 def save_weights(state: State, path: Path) -> None:
