@@ -1,6 +1,5 @@
 """The command line answers on stdout, complains on stderr, and ends with the promised code."""
 
-import io
 import json
 import re
 import shutil
@@ -294,19 +293,19 @@ def test_lists_are_json_too(tiny_study: Path) -> None:
     assert methods and all({"name", "summary", "knobs", "needs"} <= set(row) for row in methods)
 
 
-def test_progress_is_one_line_per_event_where_there_is_no_terminal(
+def test_progress_is_one_line_per_event(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with Watch() as watch:
-        for event in (
-            Event("", "run", words="run: 1 of 2 cells to do"),
-            Event("a", "step", "train", "training \x1b[31mit", 0, 2),
-            Event("a", "done", "train", "training it", 1, 2, 3.0),
-            Event("a", "again", "score", "its worker was lost"),
-            Event("a", "failed", "score", "no memory"),
-            Event("b", "finished", "finish"),
-        ):
-            watch.show(event)
+    watch = Watch(Path("RUN"))
+    for event in (
+        Event("", "run", words="run: 1 of 2 cells to do"),
+        Event("a", "step", "train", "training \x1b[31mit", 0, 2),
+        Event("a", "done", "train", "training it", 1, 2, 3.0),
+        Event("a", "again", "score", "its worker was lost"),
+        Event("a", "failed", "score", "no memory"),
+        Event("b", "finished", "finish"),
+    ):
+        watch.show(event)
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err.splitlines() == [
@@ -316,19 +315,6 @@ def test_progress_is_one_line_per_event_where_there_is_no_terminal(
         "a: score failed: no memory",
         "b: finished",
     ]
-
-
-def test_a_terminal_shows_what_status_shows(
-    tiny_study: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    terminal = io.StringIO()
-    monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(sys, "stderr", terminal)
-    with Watch() as watch:
-        watch.show(Event("", "run", words=f"{tiny_study}: 1 of 1 cells to do"))
-        watch.show(Event("a", "finished"))
-    assert "a: finished" in terminal.getvalue()
-    assert "1 of 1 cells" in terminal.getvalue()
 
 
 # -- the status of a run ---------------------------------------------------------------------------
@@ -385,14 +371,14 @@ def test_durations_are_in_the_usual_units(seconds: float, said: str) -> None:
     assert duration(seconds) == said
 
 
-def test_a_pipe_gets_a_line_per_step_with_the_time_left(
+def test_a_line_per_step_has_the_time_left(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("palimpsest.cli.output.status", lambda run: made())
-    with Watch() as watch:
-        watch.show(Event("", "run", words="RUN: 1 of 1 cells to do"))
-        for done in (0, 1, 2):
-            watch.show(Event("a", "step", "train", "training", done, 4))
+    watch = Watch(Path("RUN"))
+    watch.show(Event("", "run", words="RUN: 1 of 1 cells to do"))
+    for done in (0, 1, 2):
+        watch.show(Event("a", "step", "train", "training", done, 4))
     lines = capsys.readouterr().err.splitlines()
     assert lines[1] == "a: training (0/4)"
     assert lines[2:] == [f"a: training ({n}/4, about 2.2 h left)" for n in (1, 2)]

@@ -70,17 +70,14 @@ def audit(
     /,
     *,
     flags: Any = None,
-    require: Annotated[list[str] | None, Parameter(negative=())] = None,
+    require: Repeatable = None,
     run: RunFlags | None = None,
 ) -> None:
     """Audit your own models: decide which candidate, if any, can be certified as restored.
 
-    Parameters
-    ----------
-    request
-        YAML file with the flags' names and further settings as keys. Flags override it.
-    require
-        Candidate that must pass for exit code 0. Repeatable. Default: any candidate.
+    Args:
+        request: YAML file with the flags' names and further settings as keys. Flags override it.
+        require: Candidate that must pass for exit code 0. Repeatable. Default: any candidate.
     """
     from palimpsest.config.load import load_config, merged, read_values
 
@@ -111,8 +108,7 @@ def audit(
         raise PlanError(f"expected some of {known}, got {unknown[0]!r}", key="require")
     if run.previewed(task):
         return
-    with run.options() as options:
-        result = judge(task, options)
+    result = judge(task, run.options(task))
     _show_audit(result, run.json)
     sys.exit(result.exit_code if not require else 0 if result.passes(require) else 3)
 
@@ -149,10 +145,8 @@ def retrain(
 ) -> None:
     """Train references for an audit by the injected model's recipe, without the forget data.
 
-    Parameters
-    ----------
-    request
-        YAML file with the flags' names and further settings as keys. Flags override it.
+    Args:
+        request: YAML file with the flags' names and further settings as keys. Flags override it.
     """
     from palimpsest.config.load import load_config
 
@@ -180,10 +174,8 @@ def unlearn(
 ) -> None:
     """Unlearn with a method; write one checkpoint per combination of its knobs.
 
-    Parameters
-    ----------
-    request
-        YAML file with the flags' names and further settings as keys. Flags override it.
+    Args:
+        request: YAML file with the flags' names and further settings as keys. Flags override it.
     """
     from palimpsest.config.load import load_config
 
@@ -202,8 +194,7 @@ def _make(config: RetrainConfig | UnlearnConfig, run: RunFlags) -> None:
     task = MakeTask(config)
     if run.previewed(task):
         return
-    with run.options() as options:
-        made = make_models(task, options)
+    made = make_models(task, run.options(task))
     if run.json:
         answer({"folders": [str(folder) for folder in made.folders], "records": made.records})
     else:
@@ -229,20 +220,13 @@ def design(
 ) -> None:
     """Check whether there are enough probes and references for an audit to decide.
 
-    Parameters
-    ----------
-    forget
-        Number of forget facts. Default: 4.
-    probes
-        Number of probes, facts that no model was trained on. Default: 16.
-    candidates
-        Number of candidates. Default: 20.
-    references
-        Number of references, models retrained without the forget data.
-    alpha
-        Significance level: rate at which a retraining is wrongly rejected. Default: 0.05.
-    shift
-        Effect size in standard deviations for which the screen's power is computed. Default: 2.
+    Args:
+        forget: Number of forget facts. Default: 4.
+        probes: Number of probes, facts that no model was trained on. Default: 16.
+        candidates: Number of candidates. Default: 20.
+        references: Number of references, models retrained without the forget data.
+        alpha: Significance level: rate at which a retraining is wrongly rejected. Default: 0.05.
+        shift: Effect size, in standard deviations, for the screen's power. Default: 2.
     """
     from palimpsest.stats.design import design_audit
 
@@ -269,28 +253,17 @@ def logs(
 ) -> None:
     """Judge unlearned models by OpenUnlearning's evaluation logs alone, without weights.
 
-    Parameters
-    ----------
-    paths
-        TOFU_EVAL.json or MUSE_EVAL.json files, or folders that contain such files.
-    role
-        Role of runs, as PATTERN=ROLE: pretrained, retrained, full or candidate. Repeatable.
-    base
-        Base model of runs, as PATTERN=NAME. Repeatable.
-    score
-        Score to judge by: mia_min_k, mia_loss or mia_zlib. Default: the first that most logs have.
-    anchor
-        Model whose score is subtracted: pretrained, retrained or raw (none). Default: the first.
-    forget_task
-        Task of lm-evaluation-harness to be forgotten, or a pattern: its samples_*.jsonl are read.
-    holdout_task
-        Control task of lm-evaluation-harness, or a pattern, such as 'mmlu_*'.
-    all
-        Show every log, checkpoint and level, not one screen.
-    csv
-        CSV file to write a table with all levels to.
-    page
-        Folder to write a page with a figure into.
+    Args:
+        paths: TOFU_EVAL.json or MUSE_EVAL.json files, or folders that contain such files.
+        role: Role of runs, as PATTERN=ROLE: pretrained, retrained, full or candidate. Repeatable.
+        base: Base model of runs, as PATTERN=NAME. Repeatable.
+        score: One of mia_min_k, mia_loss and mia_zlib. Default: the first that most logs have.
+        anchor: Score subtracted: of pretrained, retrained or raw (none). Default: the first.
+        forget_task: Task of lm-evaluation-harness (samples_*.jsonl) to be forgotten, or a pattern.
+        holdout_task: Control task of lm-evaluation-harness, or a pattern, such as 'mmlu_*'.
+        all: Show every log, checkpoint and level, not one screen.
+        csv: CSV file to write a table with all levels to.
+        page: Folder to write a page with a figure into.
     """
     from palimpsest.openunlearning import logs as judge_logs
     from palimpsest.openunlearning.show import as_csv_file, as_json, as_text, render_page

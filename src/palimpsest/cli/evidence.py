@@ -24,22 +24,14 @@ def certify(
 ) -> None:
     """Write a certificate: one archive with the terms, rules, seal, scores and verdicts of a run.
 
-    Parameters
-    ----------
-    run
-        Finished run folder.
-    out
-        Archive to write. Default: RUN/certificate.zip.
-    key
-        Private Ed25519 key (PEM) to sign with.
-    pool
-        Your own sealed pool, which the archive then reveals.
-    model_card
-        Also write a section for a model card, with hub metadata, to this file (.md).
-    cell
-        Cell that the model card describes, if the run has several.
-    new_key
-        Generate a private key at this path and its public key beside it (.pub), and exit.
+    Args:
+        run: Finished run folder.
+        out: Archive to write. Default: RUN/certificate.zip.
+        key: Private Ed25519 key (PEM) to sign with.
+        pool: Your own sealed pool, which the archive then reveals.
+        model_card: Also write a section for a model card, with hub metadata, to this file (.md).
+        cell: Cell that the model card describes, if the run has several.
+        new_key: Generate a private key at this path and its public key beside it (.pub), and exit.
     """
     if new_key is not None:
         from palimpsest.certificate import keygen
@@ -79,14 +71,10 @@ def verify(
 ) -> None:
     """Recompute the verdicts of a certificate and check its hashes, rules, seal and signature.
 
-    Parameters
-    ----------
-    bundle
-        Archive that certify wrote.
-    key
-        Public key (PEM) that must have signed it.
-    page
-        New folder to write the page of the run into.
+    Args:
+        bundle: Archive that certify wrote.
+        key: Public key (PEM) that must have signed it.
+        page: New folder to write the page of the run into.
     """
     from palimpsest.certificate import verify as check_bundle
 

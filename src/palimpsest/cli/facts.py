@@ -19,10 +19,8 @@ app.command(facts)
 def check(*files: str, json: AsJson = False) -> None:
     """List every problem in files of facts, with file and line.
 
-    Parameters
-    ----------
-    files
-        FILE, or SET=FILE, where SET is forget, retain or probe.
+    Args:
+        files: FILE, or SET=FILE, where SET is forget, retain or probe.
     """
     from dataclasses import asdict
 
@@ -73,30 +71,18 @@ def tofu(
 ) -> None:
     """Draw the facts of a TOFU cell: write forget.jsonl, retain.jsonl and probes.jsonl.
 
-    Parameters
-    ----------
-    out
-        Folder to write to.
-    data
-        Folder of TOFU's files. Default: download them.
-    split
-        Authors to forget. Default: forget10.
-    seed
-        Seed of the draw. Default: 0.
-    forget_items
-        Number of questions to forget. Default: 40.
-    retain_items
-        Number of questions to keep. Default: 100.
-    probes
-        Number of never-learned questions. Default: 40.
-    probes_file
-        File of TOFU-like questions that no model was taught. Default: holdoutNN of the data folder.
-    longest
-        Leave out questions with more words than this; 0 for no limit.
-    chat
-        Write the questions alone, for models that are asked through a chat template.
-    train
-        Model to train on these facts. Also writes plan.yaml, for palimpsest study.
+    Args:
+        out: Folder to write to.
+        data: Folder of TOFU's files. Default: download them.
+        split: Authors to forget. Default: forget10.
+        seed: Seed of the draw. Default: 0.
+        forget_items: Number of questions to forget. Default: 40.
+        retain_items: Number of questions to keep. Default: 100.
+        probes: Number of never-learned questions. Default: 40.
+        probes_file: TOFU-like questions that no model was taught. Default: holdoutNN of --data.
+        longest: Leave out questions with more words than this; 0 for no limit.
+        chat: Write the questions alone, for models that are asked through a chat template.
+        train: Model to train on these facts. Also writes plan.yaml, for palimpsest study.
     """
     from palimpsest.facts.files import as_jsonl
     from palimpsest.facts.tofu import TofuItems, draw_sets
@@ -131,14 +117,10 @@ def tofu(
 def from_csv(table: Path, /, *, out: Path, prefix: str = "row-") -> None:
     """Convert a CSV table with the columns answer, trained and heldout.
 
-    Parameters
-    ----------
-    table
-        CSV file.
-    out
-        File of facts to write (.jsonl).
-    prefix
-        Prefix of every id.
+    Args:
+        table: CSV file.
+        out: File of facts to write (.jsonl).
+        prefix: Prefix of every id.
     """
     from palimpsest.facts.files import as_jsonl, from_csv, read_rows
     from palimpsest.run.files import write_bytes
@@ -154,10 +136,8 @@ def from_csv(table: Path, /, *, out: Path, prefix: str = "row-") -> None:
 def seal(pool: Path, /, *, json: AsJson = False) -> None:
     """Print the commitment (hash) of your own sealed pool, to put into the plan as its seal.
 
-    Parameters
-    ----------
-    pool
-        Your file of sealed phrasings. Keep it for study --pool and certify --pool.
+    Args:
+        pool: Your file of sealed phrasings. Keep it for study --pool and certify --pool.
     """
     from palimpsest.facts.sealed import read_pool
 

@@ -6,8 +6,7 @@ A command is one function in one file of this package, registered with ``app``.
 import dataclasses
 import re
 import typing
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
@@ -167,27 +166,23 @@ class RunFlags:
             options["memory"] = int(options.pop("num_memory") * 1e9)
         return options
 
-    @contextmanager
-    def options(self) -> Iterator["RunOptions"]:
-        """Provide the options of a run, with what shows its progress."""
-        with Watch() as watch:
-            yield self._options(on_event=watch.show, on_remark=watch.note)
+    def options(self, task: "Task") -> "RunOptions":
+        """Return the options of a task's run, with what shows its progress."""
+        from palimpsest.cell.launch import RunOptions
+
+        return RunOptions(
+            self.executor,
+            self.workers,
+            on_event=Watch(task.folder).show,
+            reuse=self.reuse,
+            resources=self.resources(),
+            on_remark=note,
+        )
 
     def previewed(self, task: "Task") -> bool:
         """Print what a task would do, if that is all that is asked for."""
         if self.dry_run:
             from palimpsest.cell.launch import preview
 
-            paragraphs(*preview(task, self._options(on_remark=note)))
+            paragraphs(*preview(task, self.options(task)))
         return self.dry_run
-
-    def _options(self, **listeners: Any) -> "RunOptions":
-        from palimpsest.cell.launch import RunOptions
-
-        return RunOptions(
-            self.executor,
-            self.workers,
-            reuse=self.reuse,
-            resources=self.resources(),
-            **listeners,
-        )

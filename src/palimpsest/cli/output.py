@@ -53,73 +53,36 @@ def note(text: str) -> None:
 
 
 class Watch:
-    """Shows a run on stderr: on a terminal what ``status`` shows, else one line per step."""
+    """Shows a run on stderr, one line per step."""
 
-    def __init__(self) -> None:
-        self._run: Path | None = None
-        self._live: Any = None
-        self._now: Status | None = None
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self._left: float | None = None
         self._next = 0.0
-
-    def __enter__(self) -> "Watch":
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.live import Live
-
-            console = Console(stderr=True, markup=False, highlight=False)
-            self._live = Live(
-                console=console, get_renderable=self._view, refresh_per_second=2, transient=True
-            )
-            self._live.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._live is not None:
-            self._live.stop()
 
     def show(self, event: "Event") -> None:
         """Show one event of a run."""
         if event.kind == "run":
-            self._run = Path(event.words.partition(": ")[0])
-            self._print(event.words)
-        elif event.kind == "step" and self._live is None:
-            now = self._look() if event.done else None
-            seconds = None if now is None else now.seconds_left
+            say(event.words)
+        elif event.kind == "step":
+            seconds = self._seconds_left() if event.done else None
             left = "" if seconds is None else f", about {duration(seconds)} left"
-            self._print(f"{event.cell}: {event.words} ({event.done}/{event.total}{left})")
+            say(f"{event.cell}: {event.words} ({event.done}/{event.total}{left})")
         elif event.kind == "again":
-            self._print(f"{event.cell}: {event.words}")
+            say(f"{event.cell}: {event.words}")
         elif event.kind == "finished":
-            self._print(f"{event.cell}: finished")
+            say(f"{event.cell}: finished")
         elif event.kind == "failed":
-            self._print(f"{event.cell}: {event.step} failed: {event.words}")
+            say(f"{event.cell}: {event.step} failed: {event.words}")
 
-    def note(self, text: str) -> None:
-        """Show a remark."""
-        self._print(f"note: {text}")
-
-    def _look(self) -> Status | None:
-        """Return the status of the run, looked up less often the longer that takes."""
+    def _seconds_left(self) -> float | None:
+        """Return the time left, looked up less often the longer that takes."""
         began = time.monotonic()
-        if self._run is not None and began >= self._next:
+        if began >= self._next:
             with contextlib.suppress(Exception):  # the folder may be removed at the end
-                self._now = status(self._run)
-            pause = 0.5 if self._live is not None else 5.0
-            self._next = began + max(pause, 20 * (time.monotonic() - began))
-        return self._now
-
-    def _view(self) -> Any:
-        """Return what is drawn on a terminal, in a thread of its own."""
-        from rich.text import Text
-
-        now = self._look()
-        return Text("" if now is None else "\n".join(status_lines(now)))
-
-    def _print(self, text: str) -> None:
-        if self._live is not None:
-            self._live.console.print(escaped(text, keep="\n"))
-        else:
-            say(text)
+                self._left = status(self.run).seconds_left
+            self._next = began + max(5.0, 20 * (time.monotonic() - began))
+        return self._left
 
 
 def status_lines(now: Status) -> list[str]:

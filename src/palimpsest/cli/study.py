@@ -46,16 +46,11 @@ def demo(
 ) -> None:
     """Run one cell with a pocket model, from training to a verdict and a report.
 
-    Parameters
-    ----------
-    out
-        Run folder. An existing one is resumed. Default: demo-run.
-    model
-        Pocket model. Default: pocket/qwen2-s.
-    seed
-        Seed of the cell. Default: 0.
-    method
-        Add a method, by name or package.module:Class. Repeatable.
+    Args:
+        out: Run folder. An existing one is resumed. Default: demo-run.
+        model: Pocket model. Default: pocket/qwen2-s.
+        seed: Seed of the cell. Default: 0.
+        method: Add a method, by name or package.module:Class. Repeatable.
     """
     from palimpsest.config.presets import preset
 
@@ -80,22 +75,14 @@ def study(
 ) -> None:
     """Run a study: one cell per model and seed. Run it again to resume it or to add a method.
 
-    Parameters
-    ----------
-    plan
-        YAML file or name of a preset, such as pocket-small.
-    out
-        Run folder. An existing one is resumed; only new or edited methods are measured.
-    method
-        Add a method, by name or package.module:Class. Repeatable.
-    general
-        Plain-text file of general prose, such as WikiText, in place of the plan's.
-    pool
-        File of your own sealed pool, whose commitment the plan holds.
-    show
-        Print the complete plan as YAML and exit.
-    schema
-        Print the JSON schema of a plan file and exit.
+    Args:
+        plan: YAML file or name of a preset, such as pocket-small.
+        out: Run folder. An existing one is resumed; only new or edited methods are measured.
+        method: Add a method, by name or package.module:Class. Repeatable.
+        general: Plain-text file of general prose, such as WikiText, in place of the plan's.
+        pool: File of your own sealed pool, whose commitment the plan holds.
+        show: Print the complete plan as YAML and exit.
+        schema: Print the JSON schema of a plan file and exit.
     """
     from palimpsest.config.load import as_dict, config_schema, load_config
     from palimpsest.config.plan import Plan
@@ -141,8 +128,7 @@ def _run(plan: "Plan", out: Path, run: RunFlags, pool: str = "") -> None:
     task = StudyTask(plan, out, pool)
     if run.previewed(task):
         return
-    with run.options() as options:
-        results = run_task(task, options)
+    results = run_task(task, run.options(task))
     from palimpsest.paper.tables import paper_section
     from palimpsest.report.documents import run_document
     from palimpsest.report.page import write_report
@@ -170,10 +156,8 @@ def _raise_failed_plugins(results: "RunResults", task: "StudyTask") -> None:
 def status(run: Path, /, *, json: AsJson = False) -> None:
     """Show which cells are done, running or failed, the current steps and the time left.
 
-    Parameters
-    ----------
-    run
-        Run folder.
+    Args:
+        run: Run folder.
     """
     from dataclasses import asdict
 
@@ -187,10 +171,8 @@ def status(run: Path, /, *, json: AsJson = False) -> None:
 def report(run: Path, /, *, json: AsJson = False) -> None:
     """Write the report again from stored results: tables, figures and the page.
 
-    Parameters
-    ----------
-    run
-        Run folder.
+    Args:
+        run: Run folder.
     """
     from palimpsest.paper.tables import paper_section
     from palimpsest.report.documents import write_documents
@@ -222,16 +204,11 @@ def compare(
 ) -> None:
     """Rank methods by how close they come to retraining, over all cells of the runs.
 
-    Parameters
-    ----------
-    runs
-        Run folders to compare.
-    csv
-        Write the leaderboard with all columns to this CSV file.
-    latex
-        Write the printed table to this LaTeX file (uses the package booktabs).
-    page
-        Write a page with all tables to this HTML file.
+    Args:
+        runs: Run folders to compare.
+        csv: Write the leaderboard with all columns to this CSV file.
+        latex: Write the printed table to this LaTeX file (uses the package booktabs).
+        page: Write a page with all tables to this HTML file.
     """
     from palimpsest.report.leaderboard import compare_runs, comparison_page, short_board
     from palimpsest.report.table import as_csv, as_latex, table_lines
