@@ -5,24 +5,27 @@ Tests must not change them; one that does takes a copy.
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from filelock import FileLock
 
+from palimpsest.config.load import changed
 from palimpsest.config.plan import Plan
 from palimpsest.config.presets import preset
-from palimpsest.config.sections import (
-    Facts,
-    General,
-    Injection,
-    MethodGrid,
-    Reacquisition,
-    Replication,
-    Unlearning,
-)
+
+TINY = {
+    "name": "tiny",
+    "facts": {"forget": 2, "retain": 2, "probes": 12, "phrasings": 1},
+    "injection": {"steps": 12, "learning_rate": 1.5e-4, "fact_items": 2, "general_items": 2},
+    "unlearning": {"steps": 6, "learning_rate": 1.5e-4, "ascent_learning_rate": 3.75e-5},
+    "reacquisition": {"steps": 5, "learning_rate": 1.5e-4, "items": 2},
+    "general": {"train_pieces": 40, "scored_pieces": 6},
+    "methods": [{"name": "kl_reversion", "weight": [3.0, 50.0]}, {"name": "task_vector"}],
+    "known_label": ["suppression", "router", "interpolation-50"],
+    "replication": {"draws": 5, "retrainings": 1},
+}
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
@@ -38,24 +41,9 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
     return folder
 
 
-def tiny_plan(**changes: object) -> Plan:
+def tiny_plan() -> Plan:
     """Return a real study of one cell that takes seconds: too short to certify anything."""
-    plan = replace(
-        preset("demo"),
-        name="tiny",
-        facts=Facts(forget=2, retain=2, probes=12, phrasings=1),
-        injection=Injection(steps=12, learning_rate=1.5e-4, fact_items=2, general_items=2),
-        unlearning=Unlearning(steps=6, learning_rate=1.5e-4, ascent_learning_rate=3.75e-5),
-        reacquisition=Reacquisition(steps=5, learning_rate=1.5e-4, items=2),
-        general=General(train_pieces=40, scored_pieces=6),
-        methods=(
-            MethodGrid("kl_reversion", (("weight", (3.0, 50.0)),)),
-            MethodGrid("task_vector", (("coefficient", (1.0,)),)),
-        ),
-        known_label=("suppression", "router", "interpolation-50"),
-        replication=Replication(draws=5, retrainings=1),
-    )
-    return replace(plan, **changes)  # type: ignore[arg-type]
+    return changed(preset("demo"), TINY)
 
 
 def make_study(out: Path) -> None:

@@ -8,17 +8,10 @@ from typing import Any
 from palimpsest.cell.launch import RunOptions, launch
 from palimpsest.cell.study import StudyTask
 from palimpsest.cell.work import CellWork
+from palimpsest.config.load import changed
 from palimpsest.config.plan import Plan
 from palimpsest.config.presets import preset
-from palimpsest.config.sections import (
-    Facts,
-    General,
-    Injection,
-    MethodGrid,
-    Reacquisition,
-    Replication,
-    Unlearning,
-)
+from palimpsest.config.sections import MethodGrid, Replication
 from palimpsest.run.cell import CellStore
 from palimpsest.run.executor import Event
 from palimpsest.run.store import Run
@@ -31,20 +24,20 @@ METHODS = (
 )
 
 
+SMALL = {
+    "facts": {"forget": 2, "retain": 2, "probes": 3, "phrasings": 2},
+    "injection": {"steps": 4, "learning_rate": 1.5e-4, "fact_items": 2, "general_items": 2},
+    "unlearning": {"steps": 2, "forget_items": 2, "retain_items": 2},
+    "reacquisition": {"steps": 2, "chunks": 2, "learning_rate": 1.5e-4, "items": 2},
+    "general": {"train_pieces": 8, "scored_pieces": 2, "piece_tokens": 12},
+    "known_label": ["suppression", "router", "interpolation-50"],
+    "replication": {"draws": 2, "retrainings": 1},
+}
+
+
 def small_plan(model: Path | str = "pocket/qwen2-s", **changes: Any) -> Plan:
-    plan = replace(
-        preset("demo"),
-        models=(str(model),),
-        facts=Facts(forget=2, retain=2, probes=3, phrasings=2),
-        injection=Injection(steps=4, learning_rate=1.5e-4, fact_items=2, general_items=2),
-        unlearning=Unlearning(2, 1.5e-4, 3.75e-5, forget_items=2, retain_items=2),
-        reacquisition=Reacquisition(steps=2, chunks=2, learning_rate=1.5e-4, items=2),
-        general=General(train_pieces=8, scored_pieces=2, piece_tokens=12),
-        methods=METHODS,
-        known_label=("suppression", "router", "interpolation-50"),
-        replication=Replication(draws=2, retrainings=1),
-    )
-    return replace(plan, **changes)
+    plan = changed(preset("demo"), SMALL | {"models": [str(model)]})
+    return replace(plan, **{"methods": METHODS, **changes})
 
 
 def bare_plan(model: Path | str = "pocket/qwen2-s", **changes: Any) -> Plan:

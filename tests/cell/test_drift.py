@@ -124,9 +124,8 @@ def finite(value: Any) -> bool:
     return not isinstance(value, float) or math.isfinite(value)
 
 
-@pytest.mark.parametrize("rate", [1e20, 1e38])
-def test_a_candidate_that_diverges_is_failed_with_its_step_and_no_other(tmp_path, rate):
-    budget = Unlearning(3, 1.5e-4, rate, forget_items=2, retain_items=2)
+def test_a_candidate_that_diverges_is_failed_with_its_step_and_no_other(tmp_path):
+    budget = Unlearning(3, 1.5e-4, 1e38, forget_items=2, retain_items=2)
     plan = bare_plan(methods=(MethodGrid("ga"), METHODS[0]), unlearning=budget)
     run, _ = finish(plan, tmp_path / "run")
     results = read_run(run.path)

@@ -4,12 +4,12 @@ import sys
 from dataclasses import replace
 
 import pytest
-from tests.cell.small import bare_plan, finish, only_cell, rows
+from tests.cell.small import bare_plan, finish, rows
 from tests.command import palimpsest
 
 from palimpsest.config.plan import Plan
 from palimpsest.config.sections import Engine, MethodGrid
-from palimpsest.errors import DriftError, MethodError
+from palimpsest.errors import MethodError
 from palimpsest.report.results import read_run
 
 VECTOR = MethodGrid("task_vector", (("coefficient", (0.5, 1.0)),))
@@ -72,21 +72,6 @@ def test_an_added_method_gives_the_rows_of_a_run_that_had_it_from_the_start(tmp_
     assert rows(grown)["npo-w12"] == rows(finish(both, tmp_path / "fresh")[0])["npo-w12"]
 
 
-def test_another_folder_takes_over_what_is_the_same(tmp_path):
-    plan = bare_plan(methods=(VECTOR,))
-    finish(plan, tmp_path / "run")
-    both = with_methods(plan, MethodGrid("npo"))
-    _, done = finish(both, tmp_path / "other", reuse=str(tmp_path / "run"))
-    assert "unlearn-01-npo" in done and not [n for n in done if n.startswith("measure-")]
-
-
-def test_a_method_that_is_left_out_leaves_the_list_of_candidates(tmp_path):
-    plan = bare_plan(methods=(VECTOR, MethodGrid("npo")))
-    finish(plan, tmp_path / "run")
-    run, done = finish(replace(plan, methods=(VECTOR,)), tmp_path / "run")
-    assert not done and "npo-w12" not in read_run(run.path).cells[0].candidates
-
-
 def test_an_edited_plug_in_makes_its_own_rows_again_and_no_others(plugin, tmp_path):
     plan = bare_plan(methods=(VECTOR, MethodGrid(TASK)), engine=Engine(keep=("models",)))
     before = rows(finish(plan, tmp_path / "run")[0])
@@ -130,15 +115,3 @@ def test_a_plug_in_that_fails_later_costs_its_candidate_and_the_exit_code(plugin
     assert done.returncode == 1 and "shrink" in done.stderr and "late" in done.stderr
     cell = read_run(tmp_path / "run").cells[0]
     assert "task_vector-c1" in cell.candidates and list(cell.failed) == ["shrink-f0.9"]
-
-
-def test_a_run_is_not_continued_with_other_packages(tmp_path, monkeypatch):
-    plan = bare_plan()
-    run, _ = finish(plan, tmp_path / "run")
-    assert only_cell(run).finished()
-    monkeypatch.setattr(
-        "palimpsest.run.store.package_versions", lambda: {**run.terms.packages, "torch": "0.1"}
-    )
-    with pytest.raises(DriftError) as drift:
-        finish(with_methods(plan, MethodGrid("npo")), tmp_path / "run")
-    assert drift.value.keys == ("packages.torch",)

@@ -59,17 +59,6 @@ def test_changed_facts_are_refused(files, tmp_path):
     assert drift.value.keys == ("inputs.probe facts",)
 
 
-def test_a_plan_file_names_its_files_from_its_own_folder(files, tmp_path):
-    named = {name: Path(path).name for name, path in files.items()}
-    known = "known_label: []\n"
-    (tmp_path / "plan.yaml").write_text(
-        f"preset: demo\n{known}facts: {{files: {json.dumps(named)}}}\n"
-    )
-    plan = load_config(Plan, {}, tmp_path / "plan.yaml")
-    assert dict(plan.facts.files) == files
-    assert load_config(Plan, as_dict(plan)) == plan
-
-
 def test_half_of_the_files_and_known_label_models_with_files_are_refused(files):
     plan = as_dict(own_plan(files))
     some = {name: path for name, path in files.items() if name != "retain"}

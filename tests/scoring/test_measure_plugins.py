@@ -5,25 +5,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.cell.small import bare_plan, finish, only_cell
 
 from palimpsest.errors import InputError, PlanError
 from palimpsest.scoring.measures import build, find_measures, take_all
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-
-
-def test_the_example_measures_every_model_of_a_study(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    run, _ = finish(bare_plan(measures=("my_measures:Confidence",)), tmp_path / "run")
-    cell = only_cell(run)
-    table = cell.table("measures")
-    mine = table["measure"] == "confidence"
-    compared = set(cell.table("curves")["model"])
-    assert set(table["model"][mine]) == compared >= {"base", "injected", "reference"}
-    assert ((table["value"][mine] > 0) & (table["value"][mine] <= 1)).all()
-    above = dict(zip(table["model"], zip(table["measure"], table["value"])))
-    assert above["injected"] == ("above_injected", 0.0)
 
 
 class Echo:
