@@ -1,5 +1,6 @@
 """A run grows by a method, and an edited plug-in is made again: nothing else is done twice."""
 
+import json
 import sys
 from dataclasses import replace
 
@@ -7,7 +8,7 @@ import pytest
 from tests.cell.small import bare_plan, finish, rows
 from tests.command import palimpsest
 
-from palimpsest.config.plan import Plan
+from palimpsest.config.load import as_dict
 from palimpsest.config.sections import Engine, MethodGrid
 from palimpsest.errors import MethodError
 from palimpsest.report.results import read_run
@@ -48,28 +49,19 @@ def plugin(tmp_path, monkeypatch):
     sys.modules.pop("ungrown_method", None)
 
 
-def with_methods(plan: Plan, *methods: MethodGrid) -> Plan:
-    return replace(plan, methods=(*plan.methods, *methods))
-
-
-def test_only_the_added_method_is_made_where_models_were_kept(tmp_path):
+def test_only_the_added_method_is_made_and_its_rows_are_those_of_a_run_that_had_it_from_the_start(
+    tmp_path,
+):
     plan = bare_plan(methods=(VECTOR,), engine=Engine(keep=("models",)))
     before = rows(finish(plan, tmp_path / "run")[0])
-    run, done = finish(with_methods(plan, MethodGrid("npo")), tmp_path / "run")
+    both = replace(plan, methods=(VECTOR, MethodGrid("npo")))
+    run, done = finish(both, tmp_path / "run")
     assert [name for name in done if not name.startswith("train-")] == ["unlearn-01-npo"]
     after = rows(run)
     assert {name: after[name] for name in before} == before
     assert set(after) - set(before) == {"npo-w12"}
+    assert after["npo-w12"] == rows(finish(both, tmp_path / "fresh")[0])["npo-w12"]
     assert read_run(run.path).rosters == 2
-
-
-def test_an_added_method_gives_the_rows_of_a_run_that_had_it_from_the_start(tmp_path):
-    plan = bare_plan(methods=(VECTOR,))
-    finish(plan, tmp_path / "run")
-    both = with_methods(plan, MethodGrid("npo"))
-    grown, done = finish(both, tmp_path / "run")
-    assert "unlearn-00-task-vector" not in done and "unlearn-01-npo" in done
-    assert rows(grown)["npo-w12"] == rows(finish(both, tmp_path / "fresh")[0])["npo-w12"]
 
 
 def test_an_edited_plug_in_makes_its_own_rows_again_and_no_others(plugin, tmp_path):
@@ -102,14 +94,7 @@ def test_a_plug_in_that_fails_later_costs_its_candidate_and_the_exit_code(plugin
     late = "if context.budget.steps > 1: raise ValueError('late')\n        return {"
     plugin.write_text(PLUGIN.replace("return {name", late + "name"))
     plan = tmp_path / "plan.yaml"
-    plan.write_text(
-        "preset: demo\nfacts: {forget: 2, retain: 2, probes: 3, phrasings: 2}\n"
-        "injection: {steps: 2, fact_items: 2, general_items: 2}\n"
-        "unlearning: {steps: 2}\nreacquisition: {steps: 2, chunks: 2}\n"
-        "general: {train_pieces: 8, scored_pieces: 2}\n"
-        "methods: [{name: task_vector}]\nknown_label: []\n"
-        "replication: {draws: 1}\nrules: {control_shares: [0.1]}\n"
-    )
+    plan.write_text(json.dumps(as_dict(bare_plan(methods=(VECTOR,)))))
     command = ("study", str(plan), "--out", str(tmp_path / "run"), "--executor", "inline")
     done = palimpsest(*command, "--method", TASK)
     assert done.returncode == 1 and "shrink" in done.stderr and "late" in done.stderr

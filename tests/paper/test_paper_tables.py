@@ -96,12 +96,6 @@ def test_the_floor_rises_with_the_budget_as_planted(study):
     assert [row["at most the limit"].count for row in points] == [4, 0, 0, 0, 0]
 
 
-def test_replication_noise_is_the_planted_one(study):
-    found = rows(tables.replication_table(study))
-    assert found["qwen2"]["delta_f"] == pytest.approx(1.2) and found["qwen2"]["draws"] == 3
-    assert "0.800 to 1.200" in tables.replication_table(study).reading
-
-
 @pytest.mark.parametrize(
     ("model", "accepted"),
     [
@@ -161,10 +155,3 @@ def test_selection_quality_by_hand(study):
     # Selection by the smallest residual picks npo, which suppresses, in every cell.
     assert found["residual"]["suppression picked, all cells"] == Share(6, 6)
     assert veto["suppression picked, all cells"] == Share(0, 4)
-
-
-def test_the_papers_figure_shows_every_candidate(study):
-    picture = tables.diagnostic(study.results)
-    assert picture is not None
-    drawn = sum(len(line.get_xdata()) for line in picture.figure.axes[0].lines)
-    assert drawn == 56 + 2  # and the line of the reference
