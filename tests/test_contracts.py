@@ -10,7 +10,7 @@ WRITERS = {
     "run/files.py": "the store's own",
     "run/locks.py": "removes the name of a lock's owner",
     "cell/checkpoints.py": "builds a folder of models beside its place, then renames it",
-    "cell/trainer.py": "the log of a training command of the user's",
+    "cell/work.py": "the log of a training command of the user's",
 }
 OWN_WORKERS = ("run/local.py", "run/ray.py")
 """A command pickles its job for workers that it started itself, and reads no pickle of others."""

@@ -378,7 +378,8 @@ def test_without_a_beacon_the_draw_comes_from_the_digests_and_says_so(good: Valu
     assert plain.terms().config["drawn"]["beacon"] == ""
     cell = {"steps": [], "models": []}
     conditions = [list(find_conditions(inputs.terms(), cell)) for inputs in (plain, drawn)]
-    assert conditions[0] == [*conditions[1], SELF_DRAWN] and "steps 4" in conditions[1][0]
+    assert conditions[0][0] == conditions[1][0] and "steps 4" in conditions[1][0]
+    assert conditions[0][1] == SELF_DRAWN and "tuesday" in conditions[1][1]
     generated = {"probes": 16}
     subjects = [
         {fact.subject for fact in prepared(good | generated | more).sets["probe"]}

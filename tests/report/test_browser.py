@@ -60,8 +60,8 @@ def test_the_choice_of_a_candidate_moves_picture_and_numbers(
         before = tab.locator(".value span:visible").all_text_contents()
         tab.select_option("#choice", label="ga-w3")
         after = tab.locator(".value span:visible").all_text_contents()
-        assert len(before) == len(after) == 10 and before != after
-        assert tab.locator("circle.candidate:visible").count() == 10
+        assert len(before) == len(after) == 11 and before != after  # ten axes and the scale
+        assert tab.locator("circle.candidate:visible").count() == 11
         tab.locator(".lines tr[data-choice]").first.click()
         assert tab.locator(".value span:visible").all_text_contents() == before
 

@@ -98,6 +98,8 @@ def scale_words(scale: Scale) -> str:
 
 def scale_range(scale: Scale) -> str:
     """Return the interval of a scale in percent, without the sign."""
+    if scale.low >= 1.0:
+        return "over 100"
     high = "over 100" if math.isinf(scale.high) else f"{100 * scale.high:.0f}"
     return f"{100 * min(scale.low, 1.0):.0f} to {high}"
 
