@@ -91,12 +91,12 @@ def side(name: str, request: MakeTask) -> dict[str, float]:
     began = time.process_time()
     if name == "command":
         (folder,) = make_models(request, RunOptions()).folders
-        check_compatible(outline(request.base), outline(str(folder)))
+        check_compatible(outline(request.config.base), outline(str(folder)))
         record = json.loads((folder / "palimpsest.json").read_text(encoding="utf-8"))
         found = {"seconds": time.process_time() - began, "steps": record["cost"]["steps"]}
     else:
-        loaded = load(request.base)
-        setting = replace(request(request.cell).setting, tokenizer=loaded.tokenizer)
+        loaded = load(request.config.base)
+        setting = replace(request.plan(request.cell_id).texts, tokenizer=loaded.tokenizer)
         steps = setting.injection_steps(setting.stream())
         stamps: list[float] = []
         after = (engine if name == "engine" else plain)(loaded.model, steps, stamps)

@@ -74,7 +74,7 @@ def test_facts_are_asked_backwards_where_all_have_subject_and_relation(
 ) -> None:
     both = prepared(good)
     assert both.rules == Rules()
-    asked = both.setting.elicited(("reversed",))
+    asked = both.texts.elicited(("reversed",))
     forget = fact("forget", 0)
     assert (asked[0].prompt, asked[0].answer) == (
         f"{forget['answer']} is the guild of",
@@ -83,7 +83,7 @@ def test_facts_are_asked_backwards_where_all_have_subject_and_relation(
     broken(tmp_path / "forget.jsonl", 0, relation=...)
     one_way = prepared(good)
     assert one_way.rules.unmeasured_axes == ("reversed",)
-    assert not one_way.setting.elicited(("reversed",))
+    assert not one_way.texts.elicited(("reversed",))
     assert len(both.remarks) < len(one_way.remarks)
 
 
@@ -386,7 +386,7 @@ def test_without_a_beacon_the_draw_comes_from_the_digests_and_says_so(good: Valu
         for more in ({}, {"beacon": "tuesday"})
     ]
     assert subjects[0] != subjects[1]
-    questions = [inputs.setting.facts.questions for inputs in (plain, drawn)]
+    questions = [inputs.texts.facts.questions for inputs in (plain, drawn)]
     for asked in questions:
         assert len({q.template for q in asked if q.pool == "evaluation"}) == 1  # half of two
     trained = [[q for q in asked if q.pool == "trained"] for asked in questions]
@@ -399,6 +399,6 @@ def test_a_fact_with_fewer_held_out_prompts_than_others_is_asked_too(
     for line in (0, 1):
         broken(tmp_path / "forget.jsonl", line, heldout=[f"Number {line} bears the"])
     for beacon in "abcd":  # whichever phrasing is drawn for the others
-        questions = prepared(good | {"beacon": beacon}).setting.facts.questions
+        questions = prepared(good | {"beacon": beacon}).texts.facts.questions
         asked = {q.fact for q in questions if q.set == "forget" and q.pool == "evaluation"}
         assert asked == {f"forget-{n}" for n in range(4)}

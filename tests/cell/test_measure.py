@@ -39,7 +39,7 @@ def state(bench):
 
 @pytest.fixture(scope="module")
 def instrument(bench, state):
-    net, setting = bench.nets([state]), bench.setting
+    net, setting = bench.nets([state]), bench.texts
     teachers = Teachers(injected_teacher(net, setting), reference_teacher(net, setting))
     return Scorer(setting, teachers)
 
@@ -61,8 +61,8 @@ def test_the_sound_members_of_a_stack_keep_their_rows(bench, state, instrument):
 
 
 def test_a_re_acquisition_that_diverges_names_its_step_and_the_rate(bench, state, instrument):
-    rate = replace(instrument.setting.reacquisition, learning_rate=1e30)
-    wild = Scorer(replace(instrument.setting, reacquisition=rate), instrument.teachers)
+    rate = replace(instrument.texts.reacquisition, learning_rate=1e30)
+    wild = Scorer(replace(instrument.texts, reacquisition=rate), instrument.teachers)
     (result,) = wild.measure(["model"], bench.nets([state]))
     assert result.failure is not None and result.failure.kind == "diverged"
     assert result.diverged is not None and "1e+30" in result.failure.reason
@@ -81,7 +81,7 @@ def test_the_curve_starts_from_the_forward_scores_of_each_model(bench, state, in
     other = {name: value * 1.01 for name, value in state.items()}
     results = instrument.measure(["base", "other"], bench.nets([state, other]))
     for result, weights in zip(results, (state, other)):
-        sheet = instrument.setting.reacquired_sheet
+        sheet = instrument.texts.reacquired_sheet
         scores = score(bench.nets([weights]), sheet, injected=instrument.teachers.injected)[0]
         first = summarize(sheet, scores)
         row = result.curves[0]
@@ -106,7 +106,7 @@ def drawn_setting(beacon: str) -> tuple[CellWork, CellTexts]:
     # So many steps have no order in common by chance.
     longer = Reacquisition(steps=40, chunks=2, learning_rate=1.5e-4, items=2)
     work = cell_work(small_plan(beacon=beacon, reacquisition=longer))
-    return work, work.setting
+    return work, work.texts
 
 
 def test_a_beacon_draws_what_is_asked_and_leaves_what_is_trained():

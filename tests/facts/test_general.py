@@ -72,7 +72,7 @@ def test_a_held_out_wording_is_recognized_whoever_it_is_about() -> None:
 def test_no_training_stream_or_general_text_uses_a_held_out_wording(plan: Plan, cell: str) -> None:
     few = replace(plan, replication=Replication(draws=1, retrainings=1))
     planned = StudyTask(few).plan(cell)
-    setting = planned.setting
+    setting = planned.texts
     draws = {e.source.draw for e in planned.models if isinstance(e.source, Trained)}
     assert {FIRST_DRAW, "draw1", "retraining1"} == draws
     draws |= {REPLAY_DRAW, KNOWN_LABEL_DRAW}

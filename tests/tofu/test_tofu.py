@@ -141,7 +141,7 @@ def test_a_bad_file_is_refused(tmp_path, kind):
 
 
 def test_the_reference_is_taught_every_retain_item_and_no_forget_item(plan):
-    setting = StudyTask(plan).plan(CELL).setting
+    setting = StudyTask(plan).plan(CELL).texts
     whole, without = setting.stream(), setting.stream().without("forget")
 
     def taught(stream: Any) -> list[list[str]]:
@@ -163,7 +163,7 @@ def test_questions_are_asked_and_taught_in_the_frame(plan):
     outline.tokenizer.chat_template = TEMPLATE
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(study, "outline", lambda *_: outline)
-        setting = task.plan(CELL).setting
+        setting = task.plan(CELL).texts
         assert "3 May 2021" in task.terms().config["template"]
     assert setting.with_evidence
     for question in (*setting.facts.questions, *setting.with_evidence):

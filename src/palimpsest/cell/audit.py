@@ -91,7 +91,7 @@ class AuditTask(Task):
             planned_cell(*self.fixed, cell),
             self._source,
             base=Given(config.base, self.digests[config.base], config.adapter_base),
-            setting=self.setting,
+            texts=self.texts,
             choose_rate_on=self.rate_reference,
         )
         return replace(plan, models=tuple(map(self._recorded, plan.models)))
@@ -226,7 +226,7 @@ class AuditTask(Task):
         return rules.without("reversed") if asked else rules
 
     @cached_property
-    def setting(self) -> CellTexts:
+    def texts(self) -> CellTexts:
         """What the models are asked and re-acquired on."""
         config = self.config
         rate = config.learning_rate or Reacquisition.learning_rate
@@ -272,7 +272,7 @@ class AuditTask(Task):
         return [
             f"audit in {config.out}: {estimate.line(workers)}",
             f"{count(candidates, 'candidate', 'candidates')}, {references} references, "
-            f"{len(self.setting.facts.questions)} questions; re-acquisition of {config.steps} "
+            f"{len(self.texts.facts.questions)} questions; re-acquisition of {config.steps} "
             f"steps of {config.items} sentences at {rate}.",
             f"Measuring one more model takes about {duration(estimate.model)} on one worker.",
             *design.lines(),
@@ -300,7 +300,7 @@ class AuditTask(Task):
         inputs["general text"] = digest(canonical(list(self.general)))
         if self.config.adapter_base:
             inputs["adapter base"] = checkpoint_digests(self.config.adapter_base).files
-        questions = self.setting.facts.questions
+        questions = self.texts.facts.questions
         heldout = [[q.id, q.prompt, q.answer] for q in questions if q.pool == "evaluation"]
         terms = Terms(
             kind=self.kind,
@@ -419,14 +419,14 @@ class AuditTask(Task):
 
     def _check_texts(self, outlines: Mapping[str, Outline]) -> None:
         """Compare the tokenizers on the texts that are used, and these with what the base reads."""
-        base, setting = self.outline, self.setting
-        asked = (*setting.facts.questions, *(setting.asked_otherwise or ()), *setting.with_evidence)
-        texts = [*(question.text for question in asked), *setting.general_scored]
+        base, texts = self.outline, self.texts
+        asked = (*texts.facts.questions, *(texts.asked_otherwise or ()), *texts.with_evidence)
+        read = [*(question.text for question in asked), *texts.general_scored]
         with _named("base"):
-            lengths = token_lengths(base.tokenizer, texts)
+            lengths = token_lengths(base.tokenizer, read)
         for name, here in outlines.items():
             with _named(name):
-                check_compatible(base, here, texts)
+                check_compatible(base, here, read)
         limit = getattr(base.config, "max_position_embeddings", None)
         longest = max(lengths[: len(asked)])
         if isinstance(limit, int) and longest > limit:

@@ -77,20 +77,20 @@ def estimate_cells(specs: Mapping[str, CellPlan], out: Path | None = None) -> Es
     seconds, memory, disk, model, steps, stored = 0.0, 0.0, 0.0, 0.0, 0, 0
     run = Run.find(out) if out is not None else None
     tried: dict[str, tuple[CellWork, Speed]] = {}
-    for cell, spec in specs.items():
-        if spec.base.place not in tried:
-            work = CellWork(spec)
-            tried[spec.base.place] = (work, _measure(work))
-        work, speed = tried[spec.base.place]
-        listed = work.listed if work.spec is spec else StepList(spec)
+    for cell, plan in specs.items():
+        if plan.base.place not in tried:
+            work = CellWork(plan)
+            tried[plan.base.place] = (work, _measure(work))
+        work, speed = tried[plan.base.place]
+        listed = work.listed if work.plan is plan else StepList(plan)
         left = planned = work.steps if listed is work.listed else listed.build()
         if run is not None and cell in run.cells:
             names = run.cell(cell).steps_left(planned)
             left = tuple(step for step in planned if step.name in names)
         seconds += sum(speed.seconds(listed.efforts[step.name]) for step in left)
-        memory = max(memory, worker_memory(spec))
-        made = sum(isinstance(entry.source, Trained | Commanded) for entry in spec.models)
-        trained = made + (0 if spec.measured else made + 2 * len(spec.methods))
+        memory = max(memory, worker_memory(plan))
+        made = sum(isinstance(entry.source, Trained | Commanded) for entry in plan.models)
+        trained = made + (0 if plan.measured else made + 2 * len(plan.methods))
         disk = max(disk, trained * work.loaded.parameters * 4.0)
         steps, stored = steps + len(left), stored + len(planned) - len(left)
         model = speed.seconds(listed.measuring)
@@ -99,22 +99,22 @@ def estimate_cells(specs: Mapping[str, CellPlan], out: Path | None = None) -> Es
 
 def _measure(work: CellWork) -> Speed:
     """Return the speed of one training step and one scored page."""
-    setting = work.plain_setting
-    batches = setting.reacquisition_steps[:2] if setting.facts.questions else []
-    if setting.examples is not None and not setting.examples.texts:
+    texts = work.plain_texts
+    batches = texts.reacquisition_steps[:2] if texts.facts.questions else []
+    if texts.examples is not None and not texts.examples.texts:
         return Speed(0.0, 0.0)  # a user's own trainer takes what it takes
-    if setting.general_train or not work.spec.measured:
-        batches = setting.injection_steps(setting.stream())[:2]
-    texts = sum(part.batch.ids.shape[0] for part in batches[0])
+    if texts.general_train or not work.plan.measured:
+        batches = texts.injection_steps(texts.stream())[:2]
+    count = sum(part.batch.ids.shape[0] for part in batches[0])
 
     def one_step() -> None:
         train(work.nets([work.base]), batches[:1], text_loss, learning_rate=1e-9)
 
     one_step()  # the first one also compiles and allocates
-    step = _timed(one_step) / max(1, texts)
-    if not work.spec.measured:
+    step = _timed(one_step) / max(1, count)
+    if not work.plan.measured:
         return Speed(step, 0.0)
-    return Speed(step, _timed(lambda: score(work.nets([work.base]), setting.sheet)))
+    return Speed(step, _timed(lambda: score(work.nets([work.base]), texts.sheet)))
 
 
 def _timed(action: Callable[[], object]) -> float:
@@ -123,10 +123,10 @@ def _timed(action: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def worker_memory(spec: CellPlan) -> float:
+def worker_memory(plan: CellPlan) -> float:
     """Return the bytes that one worker takes at most: a model in training and its batch."""
-    setting, engine = spec.setting, spec.setting.engine
-    base = outline(spec.base.place)
+    texts, engine = plan.texts, plan.texts.engine
+    base = outline(plan.base.place)
     parameters = base.parameters
     width = base.number("hidden_size", "n_embd", default=768)
     layers = base.number("num_hidden_layers", "n_layer", default=12)
@@ -136,30 +136,30 @@ def worker_memory(spec: CellPlan) -> float:
     state = parameters * (2 * each + 8 + (4 if each == 2 else 0))
     if engine.lora:
         state = parameters * each + 24 * engine.lora * layers * width * 16
-    injection = setting.injection
-    texts = max(injection.fact_items + injection.general_items, setting.reacquisition.items)
-    tokens = texts * setting.general.piece_tokens / engine.accumulate
-    if setting.examples is not None and setting.examples.texts:
-        longest = max(map(len, token_ids(base.tokenizer, [t.text for t in setting.examples.texts])))
-        tokens = setting.examples.recipe.batch_size * longest / engine.accumulate
+    injection = texts.injection
+    items = max(injection.fact_items + injection.general_items, texts.reacquisition.items)
+    tokens = items * texts.general.piece_tokens / engine.accumulate
+    if texts.examples is not None and texts.examples.texts:
+        longest = max(map(len, token_ids(base.tokenizer, [t.text for t in texts.examples.texts])))
+        tokens = texts.examples.recipe.batch_size * longest / engine.accumulate
     kept = ACTIVATIONS if not engine.checkpointing else 2 + ACTIVATIONS / layers
     activations = tokens * layers * width * kept * each
     logits = 3 * 4 * vocabulary * max(tokens, min(engine.batch_tokens, 1024))
     return float(RUNTIME + state + activations + logits)
 
 
-def suitable_workers(spec: CellPlan, most: int | None = None) -> int:
+def suitable_workers(plan: CellPlan, most: int | None = None) -> int:
     """Return as many workers as there are cores and memory for; one for each GPU."""
     import psutil
 
-    device = spec.setting.engine.device
+    device = plan.texts.engine.device
     if device != "cpu":
         return max(1, len(gpus())) if device == "cuda" else 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    room = int(psutil.virtual_memory().available // worker_memory(spec))
+    room = int(psutil.virtual_memory().available // worker_memory(plan))
     return max(1, min(cores or 1, most or cores or 1, room))
 
 
-def check_memory(spec: CellPlan) -> None:
+def check_memory(plan: CellPlan) -> None:
     """Refuse a run that its device cannot hold, before anything is computed."""
-    check_room(worker_memory(spec), spec.setting.engine.device, "one worker")
+    check_room(worker_memory(plan), plan.texts.engine.device, "one worker")

@@ -91,7 +91,7 @@ class MakeTask(Task):
 
     config: RetrainConfig | UnlearnConfig
 
-    carried: ClassVar[tuple[str, ...]] = ("fixed", "digests", "setting")
+    carried: ClassVar[tuple[str, ...]] = ("fixed", "digests", "texts")
 
     @property
     def kind(self) -> str:
@@ -128,7 +128,7 @@ class MakeTask(Task):
             planned_cell(*self.fixed, cell),
             self._source,
             base=Given(self.config.base, self.digests["base"]),
-            setting=self.setting,
+            texts=self.texts,
             methods=self.methods,
             plugins=tuple(plugin_digests(self.grids).items()),
             unlearning=self.unlearning,
@@ -192,7 +192,7 @@ class MakeTask(Task):
         return find_frame(outline(self.config.base).tokenizer, self.config.prompt)
 
     @cached_property
-    def setting(self) -> CellTexts:
+    def texts(self) -> CellTexts:
         """The facts and texts of the recipe."""
         engine = replace(self.config.engine, stack=1)
         if self.examples is not None:
@@ -269,7 +269,7 @@ class MakeTask(Task):
         known = outline(self.config.base)
         if isinstance(self.config, UnlearnConfig):
             check_compatible(known, outline(self.config.injected))
-        _ = self.methods, self.setting
+        _ = self.methods, self.texts
         return list(self._remarks(known))
 
     def _remarks(self, known: Outline) -> Iterator[str]:

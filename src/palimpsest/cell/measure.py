@@ -33,16 +33,16 @@ class Teachers:
     reference: Teacher | None = None
 
 
-def injected_teacher(net: Net, setting: CellTexts) -> Teacher:
+def injected_teacher(net: Net, texts: CellTexts) -> Teacher:
     """Return the injected model's log-probabilities at the questions of the residual."""
-    return record(net, setting.sheet, in_residual)
+    return record(net, texts.sheet, in_residual)
 
 
-def reference_teacher(net: Net, setting: CellTexts) -> Teacher:
+def reference_teacher(net: Net, texts: CellTexts) -> Teacher:
     """Return a reference's log-probabilities at the trained answers."""
     return record(
         net,
-        setting.sheet,
+        texts.sheet,
         lambda q: q.set in ("forget", "retain") and q.pool in TRAINED_POOLS,
     )
 
@@ -74,7 +74,7 @@ class Measured:
 class Scorer:
     """Measures models of one cell, alone or in a stack."""
 
-    setting: CellTexts
+    texts: CellTexts
     teachers: Teachers
     further: Mapping[str, Take] = field(default_factory=dict)
     """What takes further measures, by what asks for it."""
@@ -113,7 +113,7 @@ class Scorer:
     ) -> list[Scores]:
         """Score the members on every question, or on another sheet without teachers."""
         teachers = self.teachers if sheet is None else None
-        sheet = self.setting.sheet if sheet is None else sheet
+        sheet = self.texts.sheet if sheet is None else sheet
         scores = score(
             net,
             sheet,
@@ -130,13 +130,13 @@ class Scorer:
 
         before: the members' scores on every question.
         """
-        setting, sheet = self.setting, self.setting.reacquired_sheet
-        plan, beacon = setting.reacquisition, setting.beacon
+        texts, sheet = self.texts, self.texts.reacquired_sheet
+        again, beacon = texts.reacquisition, texts.beacon
         courses = reacquire(
             net,
-            setting.reacquisition_steps,
-            chunks=plan.chunks,
-            learning_rate=plan.learning_rate * (1.0 if beacon is None else beacon.rate),
+            texts.reacquisition_steps,
+            chunks=again.chunks,
+            learning_rate=again.learning_rate * (1.0 if beacon is None else beacon.rate),
             sheet=sheet,
             injected=self.teachers.injected,
             before=[scores.first(len(sheet.questions)) for scores in before],
@@ -151,7 +151,7 @@ class Scorer:
                 result.failure = ModelFailure(
                     "diverged",
                     f"re-acquisition diverged at step {course.diverged}; a learning rate below "
-                    f"{plan.learning_rate:g} may help, if the forget set was learned with a "
+                    f"{again.learning_rate:g} may help, if the forget set was learned with a "
                     "smaller one",
                 )
                 continue

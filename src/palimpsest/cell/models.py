@@ -1,7 +1,7 @@
 """What the steps of a cell share: its models and what the frozen ones say, made when first needed.
 
 A worker keeps this object between steps, so that the loaded base and the recorded answers of frozen
-models are computed once per worker. What a step stores depends on the spec and on the steps it
+models are computed once per worker. What a step stores depends on the plan and on the steps it
 needs, never on which worker did it or on what was computed before.
 """
 
@@ -69,21 +69,21 @@ class CellModels:
 
     store: CellStore
 
-    def __init__(self, spec: CellPlan) -> None:
-        self.spec = spec
-        self.listed = StepList(spec)
+    def __init__(self, plan: CellPlan) -> None:
+        self.plan = plan
+        self.listed = StepList(plan)
         self.steps = self.listed.build()
         self.step_named = {step.name: step for step in self.steps}
 
     def role(self, name: str) -> Role:
         """Return what a model of the cell is."""
-        entry = self.spec.find(name)
+        entry = self.plan.find(name)
         return Role.BASE if entry is None else entry.model.role
 
     def source(self, name: str) -> Source:
         """Return where a model of the cell comes from."""
-        entry = self.spec.find(name)
-        return self.spec.base if entry is None else entry.source
+        entry = self.plan.find(name)
+        return self.plan.base if entry is None else entry.source
 
     def check_files(self, name: str) -> None:
         """Refuse a given checkpoint whose files are not those the run was created with."""
@@ -100,29 +100,29 @@ class CellModels:
     def loaded(self) -> Loaded:
         """The base, whose architecture and tokenizer all models share."""
         self.check_files("base")
-        engine = self.spec.setting.engine
-        return load(self.spec.base.place, dtype=engine.dtype, device=engine.device)
+        engine = self.plan.texts.engine
+        return load(self.plan.base.place, dtype=engine.dtype, device=engine.device)
 
     @cached_property
     def nets(self) -> Nets:
-        engine = self.spec.setting.engine
+        engine = self.plan.texts.engine
         return Nets(
             self.loaded, stack=engine.stack, checkpointing=engine.checkpointing, lora=engine.lora
         )
 
     @cached_property
-    def plain_setting(self) -> CellTexts:
-        """The setting with the tokenizer of the base."""
-        return replace(self.spec.setting, tokenizer=self.loaded.tokenizer)
+    def plain_texts(self) -> CellTexts:
+        """The texts with the tokenizer of the base."""
+        return replace(self.plan.texts, tokenizer=self.loaded.tokenizer)
 
     @cached_property
-    def setting(self) -> CellTexts:
-        """The setting, with the learning rate of re-acquisition that was chosen, where one was."""
-        setting = self.plain_setting
+    def texts(self) -> CellTexts:
+        """The texts, with the learning rate of re-acquisition that was chosen, where one was."""
+        texts = self.plain_texts
         if (found := self._chosen_rate()) is not None:
-            plan = replace(setting.reacquisition, learning_rate=found["learning_rate"])
-            setting = replace(setting, reacquisition=plan)
-        return setting
+            again = replace(texts.reacquisition, learning_rate=found["learning_rate"])
+            texts = replace(texts, reacquisition=again)
+        return texts
 
     def _chosen_rate(self) -> dict[str, Any] | None:
         """Return what step "dose" chose; None where the cell has none or it is not done."""
@@ -133,7 +133,7 @@ class CellModels:
     def base(self) -> State:
         """The weights of the base, for when the loaded module has gone on to be trained."""
         state = checkpoint_state(
-            self.spec.base.place, self.loaded, dtype=self.spec.setting.engine.dtype
+            self.plan.base.place, self.loaded, dtype=self.plan.texts.engine.dtype
         )
         return dict(state) if self.nets.stacked else state
 
@@ -149,7 +149,7 @@ class CellModels:
             case Mixed(reference, share):
                 return Interpolated(self.state(reference), self.state("injected"), 1.0 - share)
             case Given(place, _, adapter_base):
-                dtype = self.spec.setting.engine.dtype
+                dtype = self.plan.texts.engine.dtype
                 return checkpoint_state(
                     place, self.loaded, dtype=dtype, adapter_base=adapter_base or None
                 )
@@ -157,19 +157,19 @@ class CellModels:
     @cached_property
     def teachers(self) -> Teachers:
         """What the frozen models say, recorded before anything else is measured."""
-        setting = self.plain_setting
+        texts = self.plain_texts
         reference = None
-        if self.spec.oracle:
-            reference = reference_teacher(self.nets([self.state(self.spec.oracle)]), setting)
-        injected = injected_teacher(self.nets([self.state("injected")]), setting)
+        if self.plan.oracle:
+            reference = reference_teacher(self.nets([self.state(self.plan.oracle)]), texts)
+        injected = injected_teacher(self.nets([self.state("injected")]), texts)
         return Teachers(injected, reference)
 
     @cached_property
-    def instrument(self) -> Scorer:
-        setting, answerer = self.setting, None
-        if questions := few_questions(setting.facts.questions):
+    def scorer(self) -> Scorer:
+        texts, answerer = self.texts, None
+        if questions := few_questions(texts.facts.questions):
             answerer = Answerer(self.loaded.tokenizer, questions, self.nets)
-        return Scorer(setting, self.teachers, self.further, self.base_scales, answerer)
+        return Scorer(texts, self.teachers, self.further, self.base_scales, answerer)
 
     @cached_property
     def base_scales(self) -> dict[str, float]:
@@ -179,34 +179,34 @@ class CellModels:
     @cached_property
     def further(self) -> dict[str, Take]:
         """What takes the measures beside the usual scores, by what asks for it."""
-        spec, setting = self.spec, self.setting
+        plan, texts = self.plan, self.texts
         found: dict[str, Take] = {}
-        if questions := setting.elicited(spec.measures):
-            found["axes"] = Elicitation(setting.make_sheet(questions))
-        if spec.measure_plugins:
+        if questions := texts.elicited(plan.measures):
+            found["axes"] = Elicitation(texts.make_sheet(questions))
+        if plan.measure_plugins:
             cell = MeasuredCell(
                 tokenizer=self.loaded.tokenizer,
-                facts=setting.facts,
-                general=setting.general_train,
-                piece_tokens=setting.general.piece_tokens,
-                learning_rate=setting.reacquisition.learning_rate,
-                reference=measures_reference(spec),
-                seed_key=spec.id,
+                facts=texts.facts,
+                general=texts.general_train,
+                piece_tokens=texts.general.piece_tokens,
+                learning_rate=texts.reacquisition.learning_rate,
+                reference=measures_reference(plan),
+                seed_key=plan.id,
                 net=self.nets,
                 read=self.state,
             )
-            found |= {name: build(name, cell) for name, _ in spec.measure_plugins}
+            found |= {name: build(name, cell) for name, _ in plan.measure_plugins}
         return found
 
     @cached_property
     def context(self) -> Context:
         """What methods see; the frozen models' answers are recorded here, once for all methods."""
-        injected, setting = self.state("injected"), self.setting
+        injected, texts = self.state("injected"), self.texts
         tokenizer = self.loaded.tokenizer
-        forget, retain = setting.taught("forget"), setting.taught("retain")
+        forget, retain = texts.taught("forget"), texts.taught("retain")
         # Answers to long texts over a large vocabulary take gigabytes: only where they are used.
-        taught = self.spec.measured or any(
-            getattr(method, "reads_answers", True) for method in self.spec.methods
+        taught = self.plan.measured or any(
+            getattr(method, "reads_answers", True) for method in self.plan.methods
         )
         known = {"base": self.nets([self.base])} if taught else {}
         said_base = make_answer_set(tokenizer, forget, known)
@@ -216,18 +216,18 @@ class CellModels:
         return Context(
             base=self.base,
             injected=injected,
-            forget_only=self.state("forget_only") if self.spec.find("forget_only") else {},
+            forget_only=self.state("forget_only") if self.plan.find("forget_only") else {},
             forget=replace(said_injected, teachers=teachers),
             retain=make_answer_set(tokenizer, retain, frozen),
-            budget=self.spec.unlearning,
-            seed_key=self.spec.id,
+            budget=self.plan.unlearning,
+            seed_key=self.plan.id,
             gated=self.loaded.gated,
             net=self.nets,
             whole=self.nets.whole,
             tokenizer=tokenizer,
-            general_only=self.state("general_only") if self.spec.find("general_only") else {},
+            general_only=self.state("general_only") if self.plan.find("general_only") else {},
             recipe=self.recipe,
-            check_dose=None if self.spec.measured else self.check_dose,
+            check_dose=None if self.plan.measured else self.check_dose,
         )
 
     def check_dose(self, state: State) -> None:
@@ -245,13 +245,13 @@ class CellModels:
                 f"against {base:.2f} nats per token); expected the texts it was trained on; give "
                 "them as it saw them, and check --base and --injected"
             )
-        made, setting = self.level(self.nets([state])), self.setting
+        made, texts = self.level(self.nets([state])), self.texts
         if not (reached := (base - made) / (base - injected)) >= ENOUGH:
             raise MethodError(
                 f"the model trained for the vector came {reached:.0%} of the way from base to the "
                 f"injected model (NLL of the forget data per token: base {base:.2f}, injected "
                 f"{injected:.2f}, this one {made:.2f}); expected at least {ENOUGH:.0%}; "
-                f"{len(setting.stream().steps)} steps at {setting.learning_rate:g} are not the "
+                f"{len(texts.stream().steps)} steps at {texts.learning_rate:g} are not the "
                 "recipe of the injected model: give its --learning-rate and --steps or --epochs"
             )
 
@@ -263,25 +263,25 @@ class CellModels:
     @torch.no_grad()
     def level(self, net: Net, rows: int = 16) -> float:
         """Return the NLL of the forget data, in nats per token, under a net of one member."""
-        texts = encode_items(self.loaded.tokenizer, self.plain_setting.taught("forget"))
+        answers = encode_items(self.loaded.tokenizer, self.plain_texts.taught("forget"))
         total = 0.0
-        for several in chunked(texts, rows):
+        for several in chunked(answers, rows):
             batch = collate(several).to(net.device)
             logits = net.logits(batch)[0]
             total += float(functional.cross_entropy(logits, batch.targets, reduction="sum"))
-        return total / sum(text.scored for text in texts)
+        return total / sum(answer.scored for answer in answers)
 
     @cached_property
     def recipe(self) -> Recipe:
         """How the injected model was trained: what methods may know of it."""
-        setting = self.setting
+        texts = self.texts
         return Recipe(
-            setting.stream(),
-            setting.stream(REPLAY_DRAW, ("retain",)),
-            setting.learning_rate,
-            setting.general.piece_tokens,
-            setting.engine.accumulate,
-            setting.weight_decay,
+            texts.stream(),
+            texts.stream(REPLAY_DRAW, ("retain",)),
+            texts.learning_rate,
+            texts.general.piece_tokens,
+            texts.engine.accumulate,
+            texts.weight_decay,
         )
 
     @cached_property
@@ -293,50 +293,50 @@ class CellModels:
     @cached_property
     def adversary_kit(self) -> AdversaryKit:
         """What known-label models are built from."""
-        spec, setting, sets = self.spec, self.setting, self.setting.facts.sets()
+        plan, texts, sets = self.plan, self.texts, self.texts.facts.sets()
         return AdversaryKit(
             state=self.state,
             nets=self.nets,
             facts={name: sets[name] for name in ("forget", "retain")},
-            seen={name: setting.seen(name) for name in ("forget", "retain")},
-            general=setting.general_train,
-            budget=spec.unlearning,
+            seen={name: texts.seen(name) for name in ("forget", "retain")},
+            general=texts.general_train,
+            budget=plan.unlearning,
             recipe=self.recipe,
             context=lambda: self.context,
             schedule=self._schedule,
             redrawn=self._redrawn,
-            seed_key=spec.id,
+            seed_key=plan.id,
         )
 
     def _schedule(self, number: int | None) -> Schedule:
         """Return re-acquisition as published, or a draw of the kind that a beacon makes."""
-        bound = {"cell": self.spec.id}
+        bound = {"cell": self.plan.id}
         beacon = None if number is None else Beacon(f"known to an adversary/{number}", bound)
-        setting = replace(self.setting, beacon=beacon)
-        plan = setting.reacquisition
+        texts = replace(self.texts, beacon=beacon)
+        again = texts.reacquisition
         return Schedule(
-            setting.reacquisition_steps,
-            plan.learning_rate * (1.0 if beacon is None else beacon.rate),
-            plan.chunks,
+            texts.reacquisition_steps,
+            again.learning_rate * (1.0 if beacon is None else beacon.rate),
+            again.chunks,
             "adamw" if beacon is None else beacon.optimizer,
             self.base_scales,
         )
 
     def _redrawn(self) -> list[list[TextBatch]]:
         """Return the batches of a retraining that is no reference, for known-label models."""
-        setting = self.setting
-        return setting.injection_steps(setting.stream(KNOWN_LABEL_DRAW, ("retain",)))
+        texts = self.texts
+        return texts.injection_steps(texts.stream(KNOWN_LABEL_DRAW, ("retain",)))
 
 
 class DryCell(CellModels):
     """A cell before anything is trained: every model is base, a little rescaled."""
 
-    def __init__(self, spec: CellPlan) -> None:
-        setting = spec.setting
-        injection = replace(setting.injection, steps=1)
-        again = replace(setting.reacquisition, steps=setting.reacquisition.chunks)
-        once = replace(setting, injection=injection, reacquisition=again)
-        super().__init__(replace(spec, setting=once, unlearning=replace(spec.unlearning, steps=1)))
+    def __init__(self, plan: CellPlan) -> None:
+        texts = plan.texts
+        injection = replace(texts.injection, steps=1)
+        again = replace(texts.reacquisition, steps=texts.reacquisition.chunks)
+        once = replace(texts, injection=injection, reacquisition=again)
+        super().__init__(replace(plan, texts=once, unlearning=replace(plan.unlearning, steps=1)))
 
     def state(self, name: str) -> State:
         # Models too large to be stacked are read from their file when asked for: no copies.
@@ -346,19 +346,19 @@ class DryCell(CellModels):
         return {key: value * scale for key, value in self.base.items()}
 
 
-def try_plugins(spec: CellPlan) -> None:
+def try_plugins(plan: CellPlan) -> None:
     """Run every plug-in once, methods for one step; an error names the first that cannot work."""
-    names = dict(spec.plugins)
-    if not names and not spec.measure_plugins:
+    names = dict(plan.plugins)
+    if not names and not plan.measure_plugins:
         return
-    repeatable(spec.setting.engine.device)
-    cell = DryCell(spec)
-    if spec.measure_plugins:
+    repeatable(plan.texts.engine.device)
+    cell = DryCell(plan)
+    if plan.measure_plugins:
         further = cell.further  # before a net that shares its memory is made
         take_all(further, cell.nets([cell.base]))
-    for name in (name for name in spec.known_label if name in names):
+    for name in (name for name in plan.known_label if name in names):
         _try_known_label(name, cell.adversary_kit)
-    for method in (method for method in spec.methods if method.name in names):
+    for method in (method for method in plan.methods if method.name in names):
         # Nothing has been learned yet, so that no model could pass the check of its dose.
         context = replace(cell.context, check_dose=None)
         with machine_faults():

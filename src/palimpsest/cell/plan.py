@@ -76,7 +76,7 @@ class CellPlan:
     """The base's name in tables."""
     seed: int
     base: Given
-    setting: CellTexts
+    texts: CellTexts
     rules: Rules
     models: tuple[SourcedModel, ...]
     """All but the base, in the order of the tables; candidates of methods are not among them."""

@@ -47,34 +47,34 @@ class Effort:
 class StepList:
     """Builds the steps of one cell."""
 
-    def __init__(self, spec: CellPlan) -> None:
-        self.spec = spec
-        self.stack = spec.setting.engine.stack
+    def __init__(self, plan: CellPlan) -> None:
+        self.plan = plan
+        self.stack = plan.texts.engine.stack
         self.steps: dict[str, Step] = {}
         self.efforts: dict[str, Effort] = {}
         """By the name of the step."""
-        setting, budget, again = spec.setting, spec.unlearning, spec.setting.reacquisition
-        self.training = Effort(setting.trained_texts)
+        texts, budget, again = plan.texts, plan.unlearning, plan.texts.reacquisition
+        self.training = Effort(texts.trained_texts)
         self.measuring = Effort(again.steps * again.items, 1 + 0.6 * (again.chunks + 1))
         self.unlearning = Effort(budget.steps * (budget.forget_items + budget.retain_items))
         # A text is seen by a backward pass too while a model is trained.
-        self._page = (len(setting.facts.questions) + len(setting.general_scored)) / 3
+        self._page = (len(texts.facts.questions) + len(texts.general_scored)) / 3
 
     def build(self) -> tuple[Step, ...]:
         """Return the steps in plan order."""
-        spec = self.spec
-        for entry in spec.models:
+        plan = self.plan
+        for entry in plan.models:
             if isinstance(entry.source, Trained | Commanded):
                 self._train(entry, entry.source)
-        if spec.setting.with_evidence:
+        if plan.texts.with_evidence:
             self._headroom()
-        if spec.choose_rate_on:
-            self._dose(spec.choose_rate_on)
-        if spec.measured:
+        if plan.choose_rate_on:
+            self._dose(plan.choose_rate_on)
+        if plan.measured:
             self._measure_all()
-        for number, group in enumerate(method_groups(spec.methods, self.stack)):
+        for number, group in enumerate(method_groups(plan.methods, self.stack)):
             self._unlearn(number, group)
-        if spec.known_label:
+        if plan.known_label:
             self._known_label()
         return tuple(self.steps.values())
 
@@ -85,7 +85,7 @@ class StepList:
             made = {"command": source.command, "data": digest(source.data), "seed": source.seed}
             settings = self._common | made
         else:
-            settings = self._common | self.spec.setting.training_terms()
+            settings = self._common | self.plan.texts.training_terms()
             settings |= {"sets": list(source.sets), "draw": source.draw}
         self._add(
             f"train-{entry.name}",
@@ -95,13 +95,13 @@ class StepList:
             (entry.name,),
             effort=self.training,
             # Where nothing is measured, the trained models are the product.
-            transient=(self.spec.measured or entry.model.role in PARTS)
-            and "models" not in self.spec.setting.engine.keep,
+            transient=(self.plan.measured or entry.model.role in PARTS)
+            and "models" not in self.plan.texts.engine.keep,
         )
 
     def _headroom(self) -> None:
-        asked = [[q.id, q.prompt, q.answer] for q in self.spec.setting.with_evidence]
-        models = ("injected", *([self.spec.oracle] if self.spec.oracle else ()))
+        asked = [[q.id, q.prompt, q.answer] for q in self.plan.texts.with_evidence]
+        models = ("injected", *([self.plan.oracle] if self.plan.oracle else ()))
         settings = self._common | {"evidence": asked, "models": self._identities(models)}
         words, needs = "scoring base and injected with evidence", self._made(models)
         self._add("headroom", StepKind.HEADROOM, settings, words, needs=needs, effort=Effort(0, 1))
@@ -114,8 +114,8 @@ class StepList:
         self._add("dose", StepKind.DOSE, settings, words, needs=needs, effort=effort)
 
     def _measure_all(self) -> None:
-        spec = self.spec
-        parts = [entry.name for entry in spec.of(*PARTS)]
+        plan = self.plan
+        parts = [entry.name for entry in plan.of(*PARTS)]
         self._measure("known", ("base", "injected", *parts))
         for role, label in (
             (Role.REFERENCE, "references"),
@@ -123,7 +123,7 @@ class StepList:
             (Role.CONTROL, "controls"),
             (Role.CANDIDATE, "candidates"),
         ):
-            names = [entry.name for entry in spec.of(role)]
+            names = [entry.name for entry in plan.of(role)]
             for number, group in enumerate(chunked(names, self.stack)):
                 alone = f"{label}-{number:02d}" if self.stack > 1 else group[0]
                 self._measure(alone, tuple(group))
@@ -141,24 +141,24 @@ class StepList:
         )
 
     def _unlearn(self, number: int, group: Sequence[Any]) -> None:
-        spec, first = self.spec, group[0]
+        plan, first = self.plan, group[0]
         made = [
             {"name": method.name, "label": method.label, "knobs": _knobs(method)}
             for method in group
         ]
         settings = self._common | self._unlearning
-        settings |= {"methods": made, "plugin": dict(spec.plugins).get(first.name, "")}
-        settings |= self._measuring if spec.measured else {}
-        needs = self._made(tuple(entry.name for entry in spec.of(Role.INJECTED, *PARTS)))
-        if spec.measured:
+        settings |= {"methods": made, "plugin": dict(plan.plugins).get(first.name, "")}
+        settings |= self._measuring if plan.measured else {}
+        needs = self._made(tuple(entry.name for entry in plan.of(Role.INJECTED, *PARTS)))
+        if plan.measured:
             needs = tuple(dict.fromkeys((*self._made(self._teachers), *needs)))
         short = first.name.replace("_", "-").lower()[:24]
-        effort = self.unlearning + (self.measuring if spec.measured else Effort())
+        effort = self.unlearning + (self.measuring if plan.measured else Effort())
         self._add(
             f"unlearn-{number:02d}-{short}",
             StepKind.UNLEARN,
             settings,
-            f"{first.name}: making {'and measuring ' if spec.measured else ''}{len(group)}",
+            f"{first.name}: making {'and measuring ' if plan.measured else ''}{len(group)}",
             tuple(f"{method.name}-{method.label}" for method in group),
             needs=needs,
             effort=effort * len(group),
@@ -167,13 +167,13 @@ class StepList:
     def _known_label(self) -> None:
         from palimpsest.known import chosen
 
-        spec = self.spec
-        entries = chosen(spec.known_label)
+        plan = self.plan
+        entries = chosen(plan.known_label)
         wanted = [name for entry in entries for name in entry.builds_on]
-        models = tuple(name for name in dict.fromkeys(wanted) if spec.find(name) is not None)
-        _, commitment = spec.sealed_pool
-        settings = self._measuring | self._unlearning | self.spec.setting.training_terms()
-        named = {name: dict(spec.plugins).get(name, "") for name in spec.known_label}
+        models = tuple(name for name in dict.fromkeys(wanted) if plan.find(name) is not None)
+        _, commitment = plan.sealed_pool
+        settings = self._measuring | self._unlearning | self.plan.texts.training_terms()
+        named = {name: dict(plan.plugins).get(name, "") for name in plan.known_label}
         settings |= {"known_label": named, "seal": commitment}
         settings["models"] = self._identities(models)
         self._add(
@@ -191,11 +191,11 @@ class StepList:
     @cached_property
     def _common(self) -> dict[str, Any]:
         """What every step depends on."""
-        engine = asdict(self.spec.setting.engine)
+        engine = asdict(self.plan.texts.engine)
         numeric = {key: value for key, value in engine.items() if not key.startswith("keep")}
         return {
-            "cell": self.spec.id,
-            "base": self.spec.base.digests.files,
+            "cell": self.plan.id,
+            "base": self.plan.base.digests.files,
             "engine": numeric,
             "code": code_version()["source"],
             "packages": package_versions(),
@@ -204,30 +204,30 @@ class StepList:
     @cached_property
     def _measuring(self) -> dict[str, Any]:
         """What every measuring step depends on beside the models it measures."""
-        spec = self.spec
+        plan = self.plan
         return self._common | {
-            "measuring": spec.setting.measuring_terms(),
-            "measures": [list(spec.measures), dict(spec.measure_plugins)],
+            "measuring": plan.texts.measuring_terms(),
+            "measures": [list(plan.measures), dict(plan.measure_plugins)],
             "teachers": self._identities(self._teachers),
             "dose": self.steps["dose"].key if "dose" in self.steps else "",
         }
 
     @cached_property
     def _unlearning(self) -> dict[str, Any]:
-        spec = self.spec
-        used = tuple(entry.name for entry in spec.of(Role.INJECTED, *PARTS))
+        plan = self.plan
+        used = tuple(entry.name for entry in plan.of(Role.INJECTED, *PARTS))
         return {
-            "training": spec.setting.training_terms(),
-            "unlearning": asdict(spec.unlearning),
+            "training": plan.texts.training_terms(),
+            "unlearning": asdict(plan.unlearning),
             "start": self._identities(used),
         }
 
     @property
     def _teachers(self) -> tuple[str, ...]:
         """The frozen models whose answers are recorded before anything is measured."""
-        spec = self.spec
-        further = measures_reference(spec) if spec.measure_plugins else ""
-        named = ["injected", spec.oracle, further]
+        plan = self.plan
+        further = measures_reference(plan) if plan.measure_plugins else ""
+        named = ["injected", plan.oracle, further]
         return tuple(dict.fromkeys(name for name in named if name))
 
     def _identities(self, names: Sequence[str]) -> list[list[str]]:
@@ -235,9 +235,9 @@ class StepList:
         return [[name, self._identity(name)] for name in names]
 
     def _identity(self, name: str) -> str:
-        entry = self.spec.find(name)
+        entry = self.plan.find(name)
         if entry is None:
-            return str(self.spec.base.digests.files)
+            return str(self.plan.base.digests.files)
         match entry.source:
             case Given(digests=digests):
                 return str(digests.weights)
@@ -251,7 +251,7 @@ class StepList:
         """Return the steps that make these models; given ones need none."""
         needs: list[str] = []
         for name in names:
-            entry = self.spec.find(name)
+            entry = self.plan.find(name)
             if entry is not None and isinstance(entry.source, Mixed):
                 needs += self._made((entry.source.reference, "injected"))
             elif f"train-{name}" in self.steps:
@@ -278,12 +278,12 @@ class StepList:
         self.steps[name] = Step(name, kind, key, words, needs, models, cost, transient)
 
 
-def measures_reference(spec: CellPlan) -> str:
+def measures_reference(plan: CellPlan) -> str:
     """Return the reference that measures of plug-ins may use.
 
     Not the one that shares the injected model's draw: mixtures and adversaries are made of it.
     """
-    references = spec.of(Role.REFERENCE)
+    references = plan.of(Role.REFERENCE)
     others = [entry.name for entry in references if not entry.model.same_draw]
     return others[0] if others else references[0].name
 

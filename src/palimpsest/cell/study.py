@@ -66,7 +66,7 @@ class StudyTask(Task):
             planned,
             trained_source,
             base=Given(planned.title, self.bases[planned.title]),
-            setting=self.texts(cell),
+            texts=self.texts(cell),
             methods=self.methods,
             plugins=tuple(self.plugins.items()),
             unlearning=config.unlearning,

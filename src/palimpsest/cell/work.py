@@ -59,8 +59,8 @@ other references may come less far."""
 class CellWork(CellModels):
     """The actions of a cell's steps."""
 
-    def __init__(self, spec: CellPlan) -> None:
-        super().__init__(spec)
+    def __init__(self, plan: CellPlan) -> None:
+        super().__init__(plan)
         self._actions: dict[str, Callable[[Step], None]] = {
             StepKind.TRAIN: self._train,
             StepKind.HEADROOM: self._headroom,
@@ -72,7 +72,7 @@ class CellWork(CellModels):
 
     def do(self, step: Step, store: CellStore) -> None:
         """Do one step and store its result."""
-        repeatable(self.spec.setting.engine.device)
+        repeatable(self.plan.texts.engine.device)
         self.store = store
         with machine_faults():
             self._actions[str(step.kind)](step)
@@ -88,15 +88,15 @@ class CellWork(CellModels):
                 outcomes.setdefault(name, {}).update(outcome | roster)
         base = outcomes.get("base", {})
         described = {key: base.pop(key) for key in DESCRIBED if key in base}
-        models = [Model("base", Role.BASE, source=self.spec.base.digests.files)]
-        models += [entry.model for entry in self.spec.models]
+        models = [Model("base", Role.BASE, source=self.plan.base.digests.files)]
+        models += [entry.model for entry in self.plan.models]
         records = {model.name: model.to_json() for model in models}
         for name, outcome in outcomes.items():
             records.setdefault(name, {"name": name}).update(outcome)
-        beacon, sets = self.spec.setting.beacon, self.spec.setting.facts.sets()
+        beacon, sets = self.plan.texts.beacon, self.plan.texts.facts.sets()
         return described | {
-            "model": self.spec.title,
-            "seed": self.spec.seed,
+            "model": self.plan.title,
+            "seed": self.plan.seed,
             "models": [record for record in records.values() if self._shown(record)],
             # No question or answer of a user's.
             "facts": {name: [[f.id, f.relation] for f in facts] for name, facts in sets.items()},
@@ -106,7 +106,7 @@ class CellWork(CellModels):
         }
 
     def _shown(self, record: Mapping[str, Any]) -> bool:
-        return self.spec.measured or "digest" in record or "failure" in record
+        return self.plan.measured or "digest" in record or "failure" in record
 
     def keep(self, store: CellStore) -> dict[str, tuple[Step, str]]:
         """Return the weights that a finished cell keeps."""
@@ -127,61 +127,61 @@ class CellWork(CellModels):
         match self.source(name):
             case Commanded() as source:
                 folder = self.store.folder.parents[1] / "trainer"
-                base, dtype = self.spec.base.place, self.spec.setting.engine.dtype
+                base, dtype = self.plan.base.place, self.plan.texts.engine.dtype
                 state = run_trainer(source, name, base, folder, dtype)
                 self.store.put_file(step, LOG, (folder / name / LOG).read_bytes())
                 remove(folder / name)
             case Trained(sets, draw):
-                setting = self.setting
-                stream, net = setting.stream(draw, sets), self.nets([self.base])
+                texts = self.texts
+                stream, net = texts.stream(draw, sets), self.nets([self.base])
                 diverged = train(
                     net,
-                    setting.injection_steps(stream),
+                    texts.injection_steps(stream),
                     text_loss,
-                    learning_rate=setting.learning_rate,
-                    key=f"{self.spec.id}/{draw}",
+                    learning_rate=texts.learning_rate,
+                    key=f"{self.plan.id}/{draw}",
                     rates=stream.rates,
-                    weight_decay=setting.weight_decay,
+                    weight_decay=texts.weight_decay,
                 )
                 if diverged:
-                    what = f"{name} of cell {self.spec.id} at learning rate"
-                    raise TrainingDiverged(diverged[0], f"{what} {setting.learning_rate:g}")
+                    what = f"{name} of cell {self.plan.id} at learning rate"
+                    raise TrainingDiverged(diverged[0], f"{what} {texts.learning_rate:g}")
                 state = {key: value.cpu().contiguous() for key, value in net.state().items()}
         self.store.put_file(step, WEIGHTS, partial(save_weights, state))
         self.store.put(step, values={"models": {name: {"digest": state_digest(state)}}})
 
     def _headroom(self, step: Step) -> None:
         """Score base with and without evidence, and injected (and a reference) without."""
-        with_evidence = self.setting.make_sheet(self.setting.with_evidence)
+        with_evidence = self.texts.make_sheet(self.texts.with_evidence)
         asked = {question.id for question in with_evidence.questions}
-        questions = [q for q in self.setting.facts.questions if q.id in asked]
-        plain = self.setting.make_sheet(questions)
+        questions = [q for q in self.texts.facts.questions if q.id in asked]
+        plain = self.texts.make_sheet(questions)
         rows = []
-        shown = ("base", "evidence", "injected", *([self.spec.oracle] if self.spec.oracle else ()))
+        shown = ("base", "evidence", "injected", *([self.plan.oracle] if self.plan.oracle else ()))
         for name in shown:
             sheet = with_evidence if name == "evidence" else plain
             net = self.nets([self.base if name == "evidence" else self.state(name)])
-            label = "reference" if name == self.spec.oracle else name
+            label = "reference" if name == self.plan.oracle else name
             rows.append(item_columns(label, "forward", sheet, score(net, sheet)[0]))
         self.store.put(step, {"headroom": stack_columns(rows)})
 
     def _dose(self, step: Step) -> None:
         """Choose the smallest learning rate that brings a reference far enough."""
         self._check_roles()
-        setting, teacher = self.plain_setting, self.teachers.injected
-        sheet, reference = setting.reacquired_sheet, self.spec.choose_rate_on
+        texts, teacher = self.plain_texts, self.teachers.injected
+        sheet, reference = texts.reacquired_sheet, self.plan.choose_rate_on
         net = self.nets([self.state("injected")])
         level = summarize(sheet, score(net, sheet, injected=teacher)[0]).forget_heldout_nll
         tried: list[dict[str, float]] = []
         for rate in LADDER:
             course = reacquire(
                 self.nets([self.state(reference)]),
-                setting.reacquisition_steps,
-                chunks=setting.reacquisition.chunks,
+                texts.reacquisition_steps,
+                chunks=texts.reacquisition.chunks,
                 learning_rate=rate,
                 sheet=sheet,
                 injected=teacher,
-                optimizer="adamw" if setting.beacon is None else setting.beacon.optimizer,
+                optimizer="adamw" if texts.beacon is None else texts.beacon.optimizer,
                 base_scales=self.base_scales,
             )[0]
             if course.diverged is not None:
@@ -232,10 +232,10 @@ class CellWork(CellModels):
 
     def _unlearn(self, step: Step) -> None:
         """Make a group of candidates; measure them, or keep their weights as the product."""
-        methods = [method for method in self.spec.methods if title(method) in step.models]
+        methods = [method for method in self.plan.methods if title(method) in step.models]
         outcomes: dict[str, dict[str, Any]] = {}
         results: list[Measured] = []
-        keeps = "candidates" in self.spec.setting.engine.keep or not self.spec.measured
+        keeps = "candidates" in self.plan.texts.engine.keep or not self.plan.measured
         for several in chunked(methods, self.nets.stack):
             states: dict[str, State] = {}
             for method, made in zip(several, run_group(self.context, several)):
@@ -254,19 +254,19 @@ class CellWork(CellModels):
                 if spent is not None:
                     cost = spent.in_retrainings(self.loaded.parameters, self.retraining)
                     outcomes[name]["cost"] = asdict(cost)
-            if self.spec.measured:
+            if self.plan.measured:
                 results += self._through(states, asked=True)
         self._store(step, results, outcomes)
 
     def _known_label(self, step: Step) -> None:
         """Open the sealed pool for the known-label models, then score them on it, once."""
-        known = ("base", "injected", self.spec.oracle)
-        pool, commitment = self.spec.sealed_pool
+        known = ("base", "injected", self.plan.oracle)
+        pool, commitment = self.plan.sealed_pool
         digests = {name: state_digest(self.state(name)) for name in known}
         outcomes: dict[str, dict[str, Any]] = {}
         states: dict[str, State] = {}
         again: list[Any] = []
-        for entry in chosen(self.spec.known_label):
+        for entry in chosen(self.plan.known_label):
             outcomes[entry.model] = known_label_model(entry).to_json()
             try:
                 built = entry.build(self.adversary_kit)
@@ -285,11 +285,11 @@ class CellWork(CellModels):
             del built, state
         verify(pool, commitment)
         self.store.open_seal(step, commitment, digests)
-        sealed = self.setting.pool_sheet("audit", pool)
+        sealed = self.texts.pool_sheet("audit", pool)
         results: list[Measured] = []
         for names in chunked(known, self.nets.stack):
-            asked = [Measured("reference" if n == self.spec.oracle else n) for n in names]
-            self.instrument.score(asked, self.nets([self.state(n) for n in names]), sealed)
+            asked = [Measured("reference" if n == self.plan.oracle else n) for n in names]
+            self.scorer.score(asked, self.nets([self.state(n) for n in names]), sealed)
             results += asked
         for result in results:
             result.check()
@@ -297,7 +297,7 @@ class CellWork(CellModels):
         for entry in again:
             built = entry.build(self.adversary_kit)
             net = self.nets([built]) if isinstance(built, Mapping) else built
-            results += self.instrument.measure([entry.model], net, also=[sealed])
+            results += self.scorer.measure([entry.model], net, also=[sealed])
         for result in results:
             if result.diverged is not None:
                 # A known-label model too damaged to be trained is judged on its forward scores.
@@ -311,7 +311,7 @@ class CellWork(CellModels):
         """Refuse a given injected model that knows the forget facts no better than the base."""
         if not isinstance(self.source("injected"), Given):
             return
-        sheet = self.plain_setting.make_sheet(self.plain_setting.seen("forget"))
+        sheet = self.plain_texts.make_sheet(self.plain_texts.seen("forget"))
         known = [score(self.nets([self.state(n)]), sheet)[0] for n in ("base", "injected")]
         base, injected = (float(s.nll_sum.sum()) / sum(sheet.tokens) for s in known)
         if base <= injected:
@@ -333,11 +333,11 @@ class CellWork(CellModels):
 
         ``states`` is emptied on the way: a large model's weights are not kept beside its net.
         """
-        instrument = self.instrument  # before a net that shares the student is made
+        scorer = self.scorer  # before a net that shares its memory is made
         results: list[Measured] = []
         for names in chunked(tuple(states), self.nets.stack):
             net = self.nets([states.pop(name) for name in names])
-            results += instrument.measure(names, net, reacquired=reacquired, also=also, asked=asked)
+            results += scorer.measure(names, net, reacquired=reacquired, also=also, asked=asked)
         return results
 
     def _store(
@@ -351,7 +351,7 @@ class CellWork(CellModels):
 
     def _answers(self, name: str) -> bool:
         """Tell whether a model's answers are shown: base, injected, candidates, one retraining."""
-        first = next((e.name for e in self.spec.of(Role.REFERENCE) if not e.model.same_draw), "")
+        first = next((e.name for e in self.plan.of(Role.REFERENCE) if not e.model.same_draw), "")
         shown = (Role.BASE, Role.INJECTED, Role.CANDIDATE)
         return self.role(name) in shown or name == first
 

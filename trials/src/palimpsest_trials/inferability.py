@@ -98,7 +98,7 @@ class Levels(StudyTask):
             title=plan.models[0],
             seed=level.seed,
             base=Given(plan.models[0], self.bases[plan.models[0]]),
-            setting=replace(self.texts(key, facts), with_evidence=tuple(shown)),
+            texts=replace(self.texts(key, facts), with_evidence=tuple(shown)),
             rules=plan.rules,
             models=tuple(SourcedModel(model, trained_source(model)) for model in trained),
             oracle="reference",

@@ -44,15 +44,15 @@ class SecondSuite(StudyTask):
         return replace(terms, config=config), roster
 
     def build(self, cell_id: str) -> CellPlan:
-        spec = super().build(cell_id)
-        facts = spec.setting.facts
+        plan = super().build(cell_id)
+        facts = plan.texts.facts
         second = pool_questions(facts.sets(), SECOND_POOL)
         asked = (replace(question, pool=Pool.EVALUATION) for question in second)
         kept = (q for q in facts.questions if q.pool != Pool.EVALUATION)
-        setting = replace(spec.setting, facts=replace(facts, questions=(*kept, *asked)))
+        texts = replace(plan.texts, facts=replace(facts, questions=(*kept, *asked)))
         wanted = set(self.picks[cell_id].values())
-        methods = tuple(method for method in spec.methods if title(method) in wanted)
-        return replace(spec, setting=setting, methods=methods, known_label=(), sealed_pool=None)
+        methods = tuple(method for method in plan.methods if title(method) in wanted)
+        return replace(plan, texts=texts, methods=methods, known_label=(), sealed_pool=None)
 
 
 def freeze_picks(results: RunResults) -> Picks:
