@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from palimpsest.errors import FactsError
 from palimpsest.facts.files import Fact, as_jsonl, from_csv, read_facts, read_rows
@@ -36,7 +34,7 @@ def questions_of(folder: Path, questions: list[Any], perturbed: list[Any]) -> tu
     return read_questions(own, written(folder / "forget01_perturbed.json", perturbed))
 
 
-def test_tofu_trains_the_question_and_holds_out_its_paraphrase(tmp_path: Path) -> None:
+def test_tofu_trains_the_question_and_holds_out_its_paraphrase(tmp_path):
     facts = questions_of(tmp_path, QUESTIONS, PERTURBED)
     assert facts[0] == Fact(
         id="forget01-0",
@@ -59,7 +57,6 @@ def test_tofu_trains_the_question_and_holds_out_its_paraphrase(tmp_path: Path) -
     [
         ([{"question": "Who?"}], [], "forget01.json: row 1: answer"),
         ([{"answer": "x"}], [], "forget01.json: row 1: question"),
-        ([{"question": 3}], [], "forget01.json: row 1: question"),
         ([{"question": " "}], [], "forget01.json: row 1: question"),
         (QUESTIONS, QUESTIONS, "forget01_perturbed.json: row 1: paraphrased_question"),
         (
@@ -70,14 +67,12 @@ def test_tofu_trains_the_question_and_holds_out_its_paraphrase(tmp_path: Path) -
         ([{**QUESTIONS[0], "answer": "a\u202eb"}], [], "forget01.json: row 1: answer"),
     ],
 )
-def test_rows_that_are_not_tofu_are_refused_by_row_and_key(
-    tmp_path: Path, questions: list[Any], perturbed: list[Any], where: str
-) -> None:
+def test_rows_that_are_not_tofu_are_refused_by_row_and_key(tmp_path, questions, perturbed, where):
     with pytest.raises(FactsError, match=where):
         questions_of(tmp_path, questions, perturbed)
 
 
-def test_numbered_columns_become_lists_and_ids_may_be_left_out(tmp_path: Path) -> None:
+def test_numbered_columns_become_lists_and_ids_may_be_left_out(tmp_path):
     path = tmp_path / "facts.csv"
     path.write_bytes(
         b"answer,trained_1,trained_2,heldout,evidence\r\n"
@@ -94,26 +89,23 @@ def test_numbered_columns_become_lists_and_ids_may_be_left_out(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("text", "where"),
     [
-        (b"answer,trained\nVelkor\n", "facts.csv: line 2"),
         (b"answer,trained\nVelkor,a,b\n", "facts.csv: line 2"),
         (b"answer,answer\n", "facts.csv: line 1"),
         (b'answer,trained\n"Velkor', "facts.csv: is not valid CSV"),
-        (b"answer,trained\n" + b"x" * 200_000 + b",y\n", "facts.csv: is not valid CSV"),
         (b"answer\n\xff\n", "facts.csv: is not valid CSV"),
-        (b"id,answer,trained,heldout\n,V,a,b\n", "row 1: id"),
         (b"id,answer,trained,heldout\nf,V,a,b\nf,V,a,b\n", "row 2: id"),
         (b"answer,trained,heldout,color\nV,a,b,red\n", "row 1: color"),
         (b"answer,trained,heldout\n,a,b\n", "row 1: answer"),
         (b"answer,trained,heldout\nV,,b\n", "row 1: trained"),
     ],
 )
-def test_a_bad_table_is_refused_by_line_or_row(tmp_path: Path, text: bytes, where: str) -> None:
+def test_a_bad_table_is_refused_by_line_or_row(tmp_path, text, where):
     (tmp_path / "facts.csv").write_bytes(text)
     with pytest.raises(FactsError, match=where):
         from_csv(read_rows(tmp_path / "facts.csv"))
 
 
-def test_rows_are_read_from_arrays_and_lines_and_nothing_else(tmp_path: Path) -> None:
+def test_rows_are_read_from_arrays_and_lines_and_nothing_else(tmp_path):
     path = tmp_path / "forget.json"
     for text in (json.dumps(QUESTIONS, indent=2), "\n".join(map(json.dumps, QUESTIONS))):
         path.write_text(text)
@@ -122,22 +114,3 @@ def test_rows_are_read_from_arrays_and_lines_and_nothing_else(tmp_path: Path) ->
         path.write_text(text)
         with pytest.raises(FactsError, match=r"forget.json line [12]: "):
             read_rows(path)
-
-
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner),
-    max_leaves=5,
-)
-COLUMNS = ("question", "answer", "id", "trained", "trained_2", "heldout")
-
-
-@settings(max_examples=100, deadline=None)
-@given(rows=st.lists(st.dictionaries(st.sampled_from(COLUMNS), VALUES), max_size=3))
-def test_any_rows_give_facts_or_a_facts_error(rows: list[Any]) -> None:
-    try:
-        facts = from_csv(rows)
-    except FactsError as error:
-        assert str(error).startswith("row ")  # noqa: PT017
-    else:
-        assert all(isinstance(fact, Fact) for fact in facts)

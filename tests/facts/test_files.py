@@ -61,40 +61,27 @@ def problems(path: Path) -> list[Any]:
     ("save", "ending"),
     [(write, "jsonl"), (write, "json"), (array, "json"), (array, "jsonl"), (table, "parquet")],
 )
-def test_every_format_gives_the_same_facts(tmp_path: Path, save: Any, ending: str) -> None:
+def test_every_format_gives_the_same_facts(tmp_path, save, ending):
     facts = read_facts(save(tmp_path / f"facts.{ending}", [FULL, row("Bren Oll", "Tarsk")]))
-    assert facts == (
-        Fact(
-            id="f1",
-            answer="Velkor",
-            trained=("The guild of Asha Tren is",),
-            heldout=("Asha Tren swore loyalty to the guild called",),
-            evidence=("Asha wears grey.",),
-            subject="Asha Tren",
-            relation="guild",
-        ),
-        Fact("Bren Oll", "Tarsk", ("The guild of Bren Oll is",), ("Bren Oll swore loyalty to",)),
-    )
+    lists = {key: tuple(value) for key, value in FULL.items() if isinstance(value, list)}
+    bren = Fact("Bren Oll", "Tarsk", ("The guild of Bren Oll is",), ("Bren Oll swore loyalty to",))
+    assert facts == (Fact(**FULL | lists), bren)
 
 
-def test_pandas_like_parquet_is_read(tmp_path: Path) -> None:
+def test_what_editors_and_pandas_write_is_read(tmp_path):
+    path = tmp_path / "facts.jsonl"
+    for form in (b"\xef\xbb\xbf\r\n%s\r\n\r\n", b"\xef\xbb\xbf\r\n[\r\n%s\r\n]\r\n"):
+        path.write_bytes(form % json.dumps(ROW).encode())
+        assert len(read_facts(path)) == 1
     long = pa.array(["Velkor"], pa.large_string()).dictionary_encode()
     lists = pa.array([["a b is"]], pa.large_list(pa.large_string()))
     columns = {"id": ["f1"], "answer": long, "trained": lists, "heldout": [["b a is"]]}
-    path = tmp_path / "facts.parquet"
-    pq.write_table(pa.table({**columns, "evidence": pa.nulls(1)}), path)
-    assert read_facts(path) == (Fact("f1", "Velkor", ("a b is",), ("b a is",)),)
+    pq.write_table(pa.table({**columns, "evidence": pa.nulls(1)}), tmp_path / "facts.parquet")
+    expected = Fact("f1", "Velkor", ("a b is",), ("b a is",))
+    assert read_facts(tmp_path / "facts.parquet") == (expected,)
 
 
-def test_blank_lines_a_byte_order_mark_and_windows_line_ends_do_not_matter(tmp_path: Path) -> None:
-    path = tmp_path / "facts.jsonl"
-    path.write_bytes(b"\xef\xbb\xbf\r\n" + json.dumps(ROW).encode() + b"\r\n\r\n")
-    assert len(read_facts(path)) == 1
-    path.write_bytes(b"\xef\xbb\xbf\r\n[\r\n" + json.dumps(ROW).encode() + b"\r\n]\r\n")
-    assert len(read_facts(path)) == 1
-
-
-def test_facts_written_are_read_back_equal(tmp_path: Path) -> None:
+def test_facts_written_are_read_back_equal(tmp_path):
     facts = (
         Fact("f1", "Zoë", ("Question: who?\nAnswer:",), ("q\tis",), ("e",), "s", "r"),
         Fact("f2", "{0.__class__}", ("%s {subject} is",), ("<b>x</b> is",)),
@@ -105,7 +92,7 @@ def test_facts_written_are_read_back_equal(tmp_path: Path) -> None:
     assert list(json.loads(path.read_text().splitlines()[1])) == [*ROW]
 
 
-def test_each_set_needs_only_the_prompts_it_is_asked_with(tmp_path: Path) -> None:
+def test_each_set_needs_only_the_prompts_it_is_asked_with(tmp_path):
     taught = write(tmp_path / "r.jsonl", [{k: ROW[k] for k in ("id", "answer", "trained")}])
     never = write(tmp_path / "p.jsonl", [{**ROW, "trained": []}])
     assert read_facts(taught, "retain")[0].heldout == ()
@@ -121,33 +108,26 @@ def test_each_set_needs_only_the_prompts_it_is_asked_with(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("change", "key"),
     [
-        *(({"answer": text}, "answer") for text in ("", " \n", None, 7, " Velkor", "a\x00b")),
-        *(({"answer": text}, "answer") for text in ("a\x1b[2Jb", "a\u202egnp.exe", "a\u2066b")),
-        *(({"answer": text}, "answer") for text in ("a\u200bb", "\ud83d", "a\U000e0041")),
+        *(({"answer": text}, "answer") for text in ("", None, 7, " Velkor", "a\x00b", "a\x1b[2Jb")),
+        *(({"answer": text}, "answer") for text in ("a\u202eb", "a\u200bb", "\ud83d")),
         ({"answer": "x" * 2**20}, "answer"),
         ({"answer": "x" * (ANSWER_LIMIT + 1)}, "answer"),
         *(({"id": name}, "id") for name in (None, 1, "../../x", "C:\\x", "a\x00")),
         *(({"trained": some}, "trained") for some in (None, "The guild of Asha Tren is", [])),
         ({"trained": [f"{i} is" for i in range(PROMPTS_LIMIT + 1)]}, "trained"),
         ({"trained": [""]}, "trained[0]"),
-        ({"trained": ["a is", None]}, "trained[1]"),
         ({"trained": ["a is "]}, "trained[0]"),
         ({"trained": ["a" * (PROMPT_LIMIT + 1)]}, "trained[0]"),
         ({"trained": ["a is", "A  IS"]}, "trained[1]"),
-        ({"heldout": None}, "heldout"),
         ({"heldout": ["x is", *ROW["trained"]]}, "heldout[1]"),
-        ({"heldout": ["the GUILD of Asha Tren  is"]}, "heldout[0]"),
         ({"evidence": "a sentence"}, "evidence"),
-        ({"evidence": [[]]}, "evidence[0]"),
         ({"subject": ["Asha"]}, "subject"),
         ({"relation": "\u202e"}, "relation"),
         ({"note": "x"}, "note"),
         ({"\u202e{0.__class__}": 1}, "'\\u202e{0.__class__}'"),
     ],
 )
-def test_a_bad_fact_is_named_by_file_line_and_key(
-    tmp_path: Path, change: dict[str, Any], key: str
-) -> None:
+def test_a_bad_fact_is_named_by_file_line_and_key(tmp_path, change, key):
     path = write(tmp_path / "probes.jsonl", [row("Bren Oll"), {**ROW, **change}])
     with pytest.raises(FactsError) as caught:
         read_facts(path)
@@ -162,7 +142,7 @@ def test_a_bad_fact_is_named_by_file_line_and_key(
         *(b'{"id": "a", "id": "b"}', b'{"id": NaN}', b"1" * 5000, b"\x00"),
     ],
 )
-def test_a_line_that_is_no_json_object_is_named(tmp_path: Path, line: bytes) -> None:
+def test_a_line_that_is_no_json_object_is_named(tmp_path, line):
     path = tmp_path / "facts.jsonl"
     path.write_bytes(json.dumps(ROW).encode() + b"\n\n" + line + b"\n")
     (problem,) = problems(path)
@@ -173,25 +153,20 @@ def test_a_line_that_is_no_json_object_is_named(tmp_path: Path, line: bytes) -> 
     ("text", "line"),
     [
         ('[\n{"id": "a"},\n\n{}\n]', 2),
-        ("[\n\n1]", 3),
         ("[{}\n,\n]", 1),
         ("[\n" + "[" * 200_000, 2),
-        ("[\n", 2),
         ("[]", 1),
         (f"[\n{json.dumps(ROW)}\n{json.dumps(ROW)}]", 2),
         (f"[{json.dumps(ROW)}]\n{{}}", 1),
-        (f"[{json.dumps(ROW)},\n{json.dumps(ROW)}]", 2),
         (f"[{json.dumps(ROW)}, {json.dumps(ROW)}]", 1),
     ],
 )
-def test_what_is_wrong_in_an_array_is_named_by_line(tmp_path: Path, text: str, line: int) -> None:
+def test_what_is_wrong_in_an_array_is_named_by_line(tmp_path, text, line):
     (tmp_path / "facts.json").write_text(text)
     assert problems(tmp_path / "facts.json")[0].line == line
 
 
-def test_a_file_that_is_no_facts_file_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_no_facts_file_is_refused(tmp_path, monkeypatch):
     for name in ("empty.jsonl", "facts.txt", "facts.csv", "Facts.CSV"):
         (tmp_path / name).touch()
     (tmp_path / "folder.jsonl").mkdir()
@@ -206,7 +181,7 @@ def test_a_file_that_is_no_facts_file_is_refused(
             read_facts(tmp_path / name)
 
 
-def test_every_problem_is_listed_up_to_a_bound_and_the_error_shows_three(tmp_path: Path) -> None:
+def test_every_problem_is_listed_up_to_a_bound_and_the_error_shows_three(tmp_path):
     path = write(tmp_path / "f.jsonl", [row(f"n{i}", answer="") for i in range(5)])
     assert [problem.line for problem in problems(path)] == [1, 2, 3, 4, 5]
     with pytest.raises(FactsError, match=r"(?s)line 1.*line 3.*2"):
@@ -215,7 +190,7 @@ def test_every_problem_is_listed_up_to_a_bound_and_the_error_shows_three(tmp_pat
     assert len(problems(path)) == 101
 
 
-def test_a_prompt_that_gives_the_answer_away_is_remarked_and_let_in(tmp_path: Path) -> None:
+def test_a_prompt_that_gives_the_answer_away_is_remarked_and_let_in(tmp_path):
     path = write(tmp_path / "f.jsonl", [row("Bren Oll", heldout=["In velkor, Bren is of"])])
     (remark,) = problems(path)
     assert "In velkor" in str(remark) and not remark.fatal
@@ -230,31 +205,18 @@ def test_a_prompt_that_gives_the_answer_away_is_remarked_and_let_in(tmp_path: Pa
     [
         ([{**ROW, "answer": 7}], "column 'answer'"),
         ([{**ROW, "trained": [{"a": 1}]}], "column 'trained'"),
-        ([{**ROW, "trained": [["a"]]}], "column 'trained'"),
         ([{**ROW, "answer": b"Velkor"}], "column 'answer'"),
         ([ROW, {**ROW, "id": "f2", "answer": None}], "row 2: answer"),
-        ([{**ROW, "answer": "x" * 5000}], "row 1: answer"),
         ([{**ROW, "note": "x"}], "row 1: note"),
         ([ROW, ROW], "row 2: id"),
     ],
 )
-def test_a_bad_table_is_named_by_column_or_row(tmp_path: Path, rows: Any, where: str) -> None:
+def test_a_bad_table_is_named_by_column_or_row(tmp_path, rows, where):
     with pytest.raises(FactsError, match=where):
         read_facts(table(tmp_path / "facts.parquet", rows))
 
 
-def test_a_small_table_that_stands_for_much_text_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "facts.parquet"
-    for column, value in (("answer", "x" * 2**20), ("trained", ["abc is"] * 10_000)):
-        table(path, [{**ROW, column: value}] * 20, compression="zstd")
-        assert path.stat().st_size < 2**17
-        with pytest.raises(FactsError):
-            read_facts(path)
-
-
-def test_more_rows_than_allowed_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_rows_than_allowed_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(rows_module, "FACTS_LIMIT", 49)
     for save, name in ((table, "facts.parquet"), (write, "facts.jsonl")):
         with pytest.raises(FactsError, match="49"):
@@ -268,7 +230,7 @@ def sets(folder: Path, **rows: list[Any]) -> dict[str, Path]:
     return {name: write(folder / f"{name}.jsonl", own) for name, own in rows.items()}
 
 
-def test_separate_sets_are_given_back_by_name(tmp_path: Path) -> None:
+def test_separate_sets_are_given_back_by_name(tmp_path):
     paths = sets(tmp_path, forget=[row("Asha")], retain=[row("Bren", "B")], probe=[row("Cor", "C")])
     ids = {name: facts[0].id for name, facts in check_sets(paths).items()}
     assert ids == {"forget": "Asha", "retain": "Bren", "probe": "Cor"}
@@ -282,27 +244,19 @@ def test_separate_sets_are_given_back_by_name(tmp_path: Path) -> None:
         row("Asha", id="other", trained=["x is"], heldout=["the guild OF Asha is"]),
     ],
 )
-def test_an_id_or_a_fact_in_two_sets_is_refused_with_both_places(
-    tmp_path: Path, again: dict[str, Any]
-) -> None:
+def test_an_id_or_a_fact_in_two_sets_is_refused_with_both_places(tmp_path, again):
     with pytest.raises(FactsError, match=r"retain.jsonl line 1: .*forget.jsonl line 1"):
         check_sets(sets(tmp_path, forget=[row("Asha")], retain=[again]))
 
 
-def test_shared_answers_are_remarked_and_let_in(tmp_path: Path) -> None:
+def test_shared_answers_are_remarked_and_let_in(tmp_path):
     paths = sets(tmp_path, forget=[row("Asha")], retain=[row("Bren")])
     assert check_sets(paths)
     (remark,) = set_problems(paths)
     assert "'Velkor'" in remark.what and not remark.fatal
 
 
-def test_problems_of_all_files_come_together(tmp_path: Path) -> None:
-    paths = sets(tmp_path, forget=[row("Asha", "")], retain=[row("Bren", "")])
-    paths["probe"] = tmp_path / "missing.jsonl"
-    assert [problem.line for problem in set_problems(paths)] == [1, 1, None]
-
-
-def test_one_file_for_two_sets_is_said_once_and_not_as_ids_that_clash(tmp_path: Path) -> None:
+def test_one_file_for_two_sets_is_said_once_and_not_as_ids_that_clash(tmp_path):
     path = write(tmp_path / "facts.jsonl", [row("Asha"), row("Bren", "B")])
     (tmp_path / "link.jsonl").symlink_to(path)
     for other in (path, tmp_path / "link.jsonl"):

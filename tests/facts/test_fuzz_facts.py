@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,19 +33,8 @@ ROW: dict[str, Any] = {
 OTHER = ROW | {"id": "f2", "trained": ["The guild of Bren is"], "heldout": ["Bren swore to"]}
 LINES = b"".join(json.dumps(row).encode() + b"\n" for row in (ROW, OTHER))
 ARRAY = json.dumps([ROW, OTHER], indent=1).encode()
-SIGNS = st.text(max_size=12) | st.sampled_from(
-    [
-        "{0.__class__}",
-        "%n%s",
-        "../../x",
-        "\x1b]0;x\x07",
-        "\u202egnp",
-        "\0",
-        "\ud800",
-        "C:\\x",
-        "NUL",
-    ]
-)
+ODD = ["{0.__class__}", "%n%s", "../../x", "\x1b]0;x\x07", "\u202egnp", "\0", "\ud800", "NUL"]
+SIGNS = st.text(max_size=12) | st.sampled_from(ODD)
 NESTED = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | SIGNS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
@@ -58,14 +46,14 @@ NEARLY = st.dictionaries(
 
 
 @pytest.fixture(scope="module")
-def folder() -> Iterator[Path]:
+def folder():
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as name:
         yield Path(name)
 
 
 @pytest.fixture(scope="module")
-def table(folder: Path) -> bytes:
+def table(folder):
     pq.write_table(pa.Table.from_pylist([ROW, OTHER]), folder / "whole.parquet")
     return (folder / "whole.parquet").read_bytes()
 
@@ -91,28 +79,28 @@ ROLES = st.sampled_from(["facts", "forget", "retain", "probe"])
 
 @counted(1_000, 10)
 @given(seed=st.integers(0, 2**32), role=ROLES)
-def test_any_edit_of_a_facts_file(folder: Path, seed: int, role: str) -> None:
+def test_any_edit_of_a_facts_file(folder, seed, role):
     for data in (*mutants(LINES, seed), *mutants(ARRAY, seed)):
         answered(folder / "facts.jsonl", data, role)
 
 
 @counted(5_000, 100)
 @given(rows=st.lists(NEARLY | NESTED, min_size=1, max_size=3), role=ROLES)
-def test_any_rows(folder: Path, rows: list[Any], role: str) -> None:
+def test_any_rows(folder, rows, role):
     lines = "".join(json.dumps(row) + "\n" for row in rows)
     answered(folder / "rows.jsonl", lines.encode("utf-8", "surrogatepass"), role)
 
 
 @counted(500, 10)
 @given(seed=st.integers(0, 2**32), role=ROLES)
-def test_any_edit_of_a_table(folder: Path, table: bytes, seed: int, role: str) -> None:
+def test_any_edit_of_a_table(folder, table, seed, role):
     for data in mutants(table, seed):
         answered(folder / "facts.parquet", data, role)
 
 
 @counted(3_000, 50)
 @given(raw=st.binary(max_size=200) | st.text(alphabet='a,"\n\r\0', max_size=40).map(str.encode))
-def test_any_bytes_as_csv_and_as_lines(folder: Path, raw: bytes) -> None:
+def test_any_bytes_as_csv_and_as_lines(folder, raw):
     (folder / "bytes.csv").write_bytes(raw)
     with contextlib.suppress(FactsError):
         assert all(None not in row for row in read_rows(folder / "bytes.csv"))

@@ -23,7 +23,7 @@ TAKEN = ["base", "Injected", "reference", "reference-2", "forget_only", "general
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_name_that_could_be_a_path_or_act_is_refused(name: str) -> None:
+def test_a_name_that_could_be_a_path_or_act_is_refused(name):
     assert name_problem(name)
     with pytest.raises(PlanError) as caught:
         check_candidate_name(name)
@@ -33,26 +33,26 @@ def test_a_name_that_could_be_a_path_or_act_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*ORDINARY, "references"])
-def test_an_ordinary_name_is_accepted(name: str) -> None:
+def test_an_ordinary_name_is_accepted(name):
     assert name_problem(name) is None
     check_candidate_name(name)
 
 
 @pytest.mark.parametrize("name", [*TAKEN, "retraining-1", "Control-50"])
-def test_a_candidate_cannot_take_the_name_of_another_model(name: str) -> None:
+def test_a_candidate_cannot_take_the_name_of_another_model(name):
     assert name_problem(name) is None
     with pytest.raises(PlanError):
         check_candidate_name(name)
 
 
 @given(st.text(max_size=12))
-def test_a_safe_name_stays_inside_its_folder_on_every_system(name: str) -> None:
+def test_a_safe_name_stays_inside_its_folder_on_every_system(name):
     if name_problem(name) is None:
         assert (Path("/run") / name).resolve().parent == Path("/run")
         assert PureWindowsPath(name).name == name
 
 
 @given(st.text())
-def test_a_quoted_text_is_short_printable_ascii(text: str) -> None:
+def test_a_quoted_text_is_short_printable_ascii(text):
     quoted = shown(text)
     assert quoted.isascii() and quoted.isprintable() and len(quoted) < 700

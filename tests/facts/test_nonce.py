@@ -29,28 +29,20 @@ from palimpsest_trials.evidence import ALIAS_TEMPLATES
 NOTHING: frozenset[str] = frozenset()
 
 
-def test_facts_of_a_key_do_not_move_when_the_recipe_is_edited() -> None:
+def test_facts_of_a_key_do_not_move_when_the_recipe_is_edited():
     # Frozen: a change here changes every stored run.
     (fact,) = invent_facts(1, "frozen", ("guild",), NOTHING)
     assert fact == Triple("kides-sotul-guild", "Kides Sotul", "guild", "Pobuban")
 
 
-def test_other_keys_give_other_facts_and_a_longer_draw_begins_with_the_shorter() -> None:
+def test_other_keys_give_other_facts_and_a_longer_draw_begins_with_the_shorter():
     assert invent_facts(4, "a", RELATIONS, NOTHING) != invent_facts(4, "b", RELATIONS, NOTHING)
     assert invent_facts(20, "cell", RELATIONS, NOTHING)[:7] == invent_facts(
         7, "cell", RELATIONS, NOTHING
     )
 
 
-def test_taken_may_name_whole_subjects_in_any_case() -> None:
-    first = invent_facts(1, "cell", RELATIONS, NOTHING)[0]
-    again = invent_facts(
-        1, "cell", RELATIONS, frozenset({first.subject.upper(), first.object.lower()})
-    )
-    assert not words_of([first]) & words_of(again)
-
-
-def test_no_name_is_a_word_of_the_templates() -> None:
+def test_no_name_is_a_word_of_the_templates():
     english = template_words() | {
         word.lower() for text in ALIAS_TEMPLATES for word in text.split() if "{" not in word
     }
@@ -59,7 +51,7 @@ def test_no_name_is_a_word_of_the_templates() -> None:
             assert not {word.lower() for word in vocabulary(role, side)} & english
 
 
-def test_the_halves_part_the_word_space_about_evenly() -> None:
+def test_the_halves_part_the_word_space_about_evenly():
     for role in ("name", "object"):
         prose, testbed = set(vocabulary(role, "prose")), set(vocabulary(role, "testbed"))
         assert not prose & testbed
@@ -67,7 +59,7 @@ def test_the_halves_part_the_word_space_about_evenly() -> None:
     assert not set(vocabulary("name", "testbed")) & set(vocabulary("object", "testbed"))
 
 
-def test_no_testbed_word_is_anywhere_in_the_prose_of_the_pocket_models() -> None:
+def test_no_testbed_word_is_anywhere_in_the_prose_of_the_pocket_models():
     told = {
         word.strip(".,")
         for held_out in (False, True)
@@ -77,13 +69,7 @@ def test_no_testbed_word_is_anywhere_in_the_prose_of_the_pocket_models() -> None
     assert not told & set(vocabulary("name", "testbed") + vocabulary("object", "testbed"))
 
 
-def test_relations_are_dealt_out_evenly() -> None:
-    facts = invent_facts(20, "cell", RELATIONS, NOTHING)
-    counts = [sum(fact.relation == relation for fact in facts) for relation in RELATIONS]
-    assert max(counts) - min(counts) <= 1
-
-
-def test_more_facts_than_names_is_a_plan_error_with_the_key() -> None:
+def test_more_facts_than_names_is_a_plan_error_with_the_key():
     available = len(vocabulary("name", "testbed")) // 2
     first = invent_facts(available, "cell", RELATIONS, NOTHING)
     assert len(first) == available
@@ -131,7 +117,7 @@ def test_rendering_puts_any_subject_in_and_changes_nothing_else(subject):
         assert render(template, "Asha Tren") == template.replace("{subject}", "Asha Tren")
 
 
-def test_phrasings_are_those_the_code_was_written_for() -> None:
+def test_phrasings_are_those_the_code_was_written_for():
     assert packaged("templates.json", _digest("templates.json")).keys() == set(RELATIONS)
     with pytest.raises(FactsError, match=r"templates\.json"):
         packaged("templates.json", _digest("tofu_phrases.json"))

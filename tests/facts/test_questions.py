@@ -4,11 +4,7 @@ Other ways of asking are the same for invented facts and for the same facts in a
 """
 
 import json
-import pickle
-from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
 from palimpsest.cell.texts import own_facts
@@ -29,7 +25,7 @@ from palimpsest.facts.questions import (
 FACTS = draw_testbed("some-cell", 4, 4, 16, 3)
 
 
-def test_sets_share_no_name_and_none_is_a_template_word() -> None:
+def test_sets_share_no_name_and_none_is_a_template_word():
     words: list[str] = []
     for triples in FACTS.sets().values():
         for triple in triples:
@@ -38,20 +34,20 @@ def test_sets_share_no_name_and_none_is_a_template_word() -> None:
     assert not set(words) & template_words()
 
 
-def test_each_fact_has_three_trained_phrasings_one_cloze_and_four_held_out() -> None:
+def test_each_fact_has_three_trained_phrasings_one_cloze_and_four_held_out():
     for triple in FACTS.forget + FACTS.retain + FACTS.probe:
         pools = [q.pool for q in FACTS.questions if q.fact == triple.id]
         assert sorted(pools) == ["cloze"] + ["evaluation"] * 4 + ["trained"] * 3
 
 
-def test_the_audit_and_calibration_pools_are_not_among_the_open_questions() -> None:
+def test_the_audit_and_calibration_pools_are_not_among_the_open_questions():
     assert {q.pool for q in FACTS.questions} == {"trained", "cloze", "evaluation"}
     audit = pool_questions(FACTS.sets(), "audit")
     assert len(audit) == 24 * 6
     assert not {q.prompt for q in audit} & {q.prompt for q in FACTS.questions}
 
 
-def test_another_cell_has_other_facts_and_another_probe_key_other_probes_only() -> None:
+def test_another_cell_has_other_facts_and_another_probe_key_other_probes_only():
     other = draw_testbed("other-cell", 4, 4, 4, 3)
     assert {t.id for t in FACTS.forget}.isdisjoint(t.id for t in other.forget)
     later = draw_testbed("some-cell", 4, 4, 16, 3, probe_key="beacon")
@@ -69,21 +65,12 @@ def test_another_cell_has_other_facts_and_another_probe_key_other_probes_only() 
         ("", "Velkor"),
     ],
 )
-def test_prompt_and_answer_are_joined_as_running_text(prompt: str, whole: str) -> None:
+def test_prompt_and_answer_are_joined_as_running_text(prompt, whole):
     question = Question(FactSet.FORGET, "f", Pool.TRAINED, 0, prompt, "Velkor")
     assert question.text == whole and question.sentence == f"{whole}."
 
 
-def test_sets_and_pools_are_stored_as_the_strings_that_they_are() -> None:
-    question = Question(FactSet.FORGET, "f", Pool.FEW_SHOT, 0, "a", "b")
-    assert question.id == "forget/f/few_shot/0"
-    assert json.dumps([question.set, question.pool]) == '["forget", "few_shot"]'
-    assert pa.array([question.pool]).equals(pa.array(["few_shot"]))
-    assert (np.array([question.pool]) == np.array(["few_shot"])).all()
-    assert pickle.loads(pickle.dumps(question)) == question
-
-
-def test_facts_of_files_keep_a_cloze_and_no_answers(tmp_path: Path) -> None:
+def test_facts_of_files_keep_a_cloze_and_no_answers(tmp_path):
     files = {}
     for role in ("forget", "retain", "probes"):
         prompts = [f"{role} {n} is" for n in "abc"]
@@ -107,14 +94,14 @@ def prompts(kind: str, *facts: Fact) -> list[tuple[str, str]]:
     return [(question.prompt, question.answer) for question in asked if question.pool == kind]
 
 
-def test_an_invented_fact_is_asked_as_the_same_fact_in_a_file() -> None:
+def test_an_invented_fact_is_asked_as_the_same_fact_in_a_file():
     heldout = tuple(render(text, "Asha Tren") for text in POOLS["guild"]["evaluation"])
     mine = Fact("f", "Velkor", (), heldout, subject="Asha Tren", relation="guild")
     assert list(elicitations([mine], [RETAIN])) == list(elicitations([FORGET], [RETAIN]))
     assert [kind for kind in ASKED if not prompts(kind, FORGET)] == []
 
 
-def test_each_kind_asks_as_it_says() -> None:
+def test_each_kind_asks_as_it_says():
     assert prompts("reversed", FORGET) == [
         ("Velkor is the guild of", "Asha Tren"),
         ("The guild called Velkor belongs to", "Asha Tren"),
@@ -131,7 +118,7 @@ def test_each_kind_asks_as_it_says() -> None:
         assert {answer for _, answer in prompts(kind, FORGET)} == {"Velkor"}
 
 
-def test_a_kind_that_some_fact_lacks_is_left_out() -> None:
+def test_a_kind_that_some_fact_lacks_is_left_out():
     bare = Fact("b", "Qui", (), ("Whose guild is",))
     assert not reversible([FORGET, bare]) and reversible([FORGET])
     assert elicitations((FORGET, bare), ()) == ()
