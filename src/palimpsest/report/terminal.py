@@ -29,7 +29,7 @@ def study_lines(results: RunResults) -> list[str]:
         first = (words.headline(verdict), *words.conditions(verdict), results.tried())
         blocks = [*map(wrapped, filter(None, first)), ""]
         blocks += [*map(wrapped, _reasons(verdict, answer_lines(results))), ""]
-        blocks += [_candidates(found, wide), ""]
+        blocks += [_candidates(verdict, found, wide), ""]
         if not verdict.partial:
             blocks += [table_lines(_by_axis(cell, results, found, wide), wide)]
         blocks += [wrapped(f"{name} failed: {why}") for name, why in cell.failed.items()]
@@ -49,7 +49,7 @@ def _reasons(verdict: Verdict, lines: list[Line]) -> list[str]:
     return [*texts, *words.remarks(verdict), words.CLOSING]
 
 
-def _candidates(found: list[Finding], wide: int) -> str:
+def _candidates(verdict: Verdict, found: list[Finding], wide: int) -> str:
     """Return one line per candidate: number, name, label, p, worst axis."""
     rows: list[Row] = []
     scaled = any(finding.scale for finding in found)
@@ -57,9 +57,10 @@ def _candidates(found: list[Finding], wide: int) -> str:
         worst = finding.comparison.worst if finding.comparison else None
         p = finding.comparison.p if finding.comparison else finding.screened.adjusted_p
         row: Row = {"": str(number), "candidate": finding.name, "label": finding.label}
-        if finding.comparison is None and finding.left is not None:
-            row |= {"left at most": words.percent(words.rounded(finding.left.bound))}
-            rows.append(row)
+        if verdict.partial:
+            left = finding.left
+            bound = "–" if left is None else words.percent(words.rounded(left.bound))
+            rows.append(row | {"left at most": bound})
             continue
         # Where there is a scale, p is the same for nearly all of them; the headline has the best.
         row |= {"≙ mix": placed(finding)} if scaled else {"p": p_value(p)}
