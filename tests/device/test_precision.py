@@ -9,7 +9,7 @@ import torch
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
 
 import palimpsest
-from palimpsest.cell.launch import RunOptions, launch
+from palimpsest.cell.launch import RunOptions, launch, preview
 from palimpsest.cell.study import StudyTask
 from palimpsest.config.sections import Engine
 from palimpsest.errors import MachineError, ModelError, PlanError
@@ -92,6 +92,20 @@ def test_small_steps_add_up_in_the_masters_and_are_lost_without():
     assert optimizer.first[0].dtype == torch.float32
     assert leaf.tolist() == pytest.approx([1 - 40e-4] * 4, abs=0.004)
     assert torch.equal(leaf.detach() - 1e-4, leaf.detach())  # one step alone is rounded away
+
+
+def test_bfloat16_without_instructions_for_it_is_remarked_and_not_replaced(
+    tiny_checkpoint, tmp_path, monkeypatch
+):
+    told = []
+    plan = device_plan(tiny_checkpoint("qwen2-s"), Engine(dtype="bfloat16", stack=1), ("npo",))
+    options = RunOptions(on_remark=told.append)
+    for known, remarks in (({"avx2"}, 1), ({"avx2", "avx512_bf16"}, 0), (set(), 0)):
+        told.clear()
+        monkeypatch.setattr(device_module, "processor_flags", lambda known=known: known)
+        preview(StudyTask(plan, tmp_path / "run"), options)
+        assert len([remark for remark in told if "bfloat16" in remark]) == remarks
+    assert device_module.precision_remark("cpu", "float32") == ""
 
 
 def test_a_step_without_texts_stays_on_the_device(far):

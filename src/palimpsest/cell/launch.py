@@ -17,7 +17,7 @@ from palimpsest.cell.plan import CellPlan
 from palimpsest.cell.work import CellWork
 from palimpsest.config.sections import Engine
 from palimpsest.errors import InputError, ModelError, PalimpsestError, StudyFailed
-from palimpsest.models.device import check_device, keep_freed_memory
+from palimpsest.models.device import check_device, keep_freed_memory, precision_remark
 from palimpsest.run.executor import Event, OnEvent, Outcome, make_executor, silent
 from palimpsest.run.files import remove
 from palimpsest.run.steps import Failure, Job
@@ -173,8 +173,9 @@ def _check(task: Task, options: RunOptions) -> tuple[CellPlan, int]:
     """Return the first cell's plan and the number of workers, if nothing is wrong on paper."""
     if options.executor != "ray":  # its nodes have other devices
         check_device(task.engine.device)
-    for remark in task.check():
-        options.on_remark(remark)
+    for remark in (*task.check(), precision_remark(task.engine.device, task.engine.dtype)):
+        if remark:
+            options.on_remark(remark)
     cells = task.terms().cells
     first = task.plan(cells[0])
     most = len(cells) * (len(first.models) + len(first.methods))
