@@ -46,6 +46,8 @@ def printable(text: str, instead: str = "�") -> str:
 
     For tables, pages and figures, where the width of a text matters more than what was replaced.
     """
+    if text.isprintable():
+        return text
     return "".join(sign if sign.isprintable() else instead for sign in text)
 
 

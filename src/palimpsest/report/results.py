@@ -25,6 +25,7 @@ from palimpsest.schema import build
 from palimpsest.stats.comparison import Comparison
 from palimpsest.stats.controls import Control, ControlKind, reference_bag
 from palimpsest.stats.headroom import Headroom, read_headroom
+from palimpsest.stats.items import ItemTable
 from palimpsest.stats.measures import CellMeasures, measure_cell
 from palimpsest.stats.models import Model, Role, models_from_json
 from palimpsest.stats.rules import Rules
@@ -215,7 +216,7 @@ def judge_cell(
 ) -> CellResult:
     """Return a cell measured and judged from its record and tables."""
     models = models_from_json(summary["models"])
-    items, curves = tables["items"], tables.get("curves")
+    items, curves = ItemTable(tables["items"]), tables.get("curves")
     further = tables.get("measures")
     evaluation = measure_cell(items, curves, records=models, measures=further)
     headroom = read_headroom(tables["headroom"]) if "headroom" in tables else None
@@ -292,15 +293,12 @@ def _default(value: Any) -> str:
 
 
 def _on_pool(
-    items: Table, curves: Table | None, pool: str, models: Mapping[str, Model]
+    items: ItemTable, curves: Table | None, pool: str, models: Mapping[str, Model]
 ) -> CellMeasures | None:
     """Return the models scored on one more pool; None when none were."""
-    scored = dict.fromkeys(items["model"][items["pool"] == pool])
-    if not scored:
+    if pool not in items.names["pool"]:
         return None
-    mine = np.isin(items["model"], list(scored))
-    rows = {column: values[mine] for column, values in items.items()}
-    return measure_cell(rows, curves, pool, records=models)
+    return measure_cell(items, curves, pool, records=models)
 
 
 # -- where every model of a cell lies among its retrainings ----------------------------------------

@@ -72,6 +72,8 @@ Row = dict[str, Any]
 Forms = Mapping[str, str]
 """Formats of numbers by column, such as ``+.1f``; three decimals where there is none."""
 
+_PLAIN = {str, int, bool, type(None), Share}
+"""Types of which every value may stand in a table."""
 P_VALUE = "p"
 """The format of p-values."""
 
@@ -90,8 +92,11 @@ class Table:
     forms: Forms = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for row in self.rows:
-            for column, value in zip(self.columns, row, strict=True):
+        by_column = zip(*self.rows, strict=True)
+        for column, values in zip(self.columns, by_column, strict=bool(self.rows)):
+            if set(map(type, values)) <= _PLAIN:
+                continue
+            for value in values:
                 limits = (value.value, value.low, value.high) if isinstance(value, Estimate) else ()
                 numbers = [part for part in (value, *limits) if isinstance(part, float)]
                 if not isinstance(value, Value) or not all(map(math.isfinite, numbers)):
@@ -136,9 +141,9 @@ class Table:
     @property
     def numeric(self) -> list[bool]:
         """By column, whether it holds numbers, which stand at the right."""
-        columns = [[v for v in column if v is not None] for column in zip(*self.rows)]
-        columns = columns or [[] for _ in self.columns]
-        return [bool(c) and not any(isinstance(v, str | bool) for v in c) for c in columns]
+        kinds = [set(map(type, column)) - {type(None)} for column in zip(*self.rows)]
+        kinds = kinds or [set()] * len(self.columns)
+        return [bool(k) and not any(issubclass(kind, str | bool) for kind in k) for k in kinds]
 
 
 def shown(value: Value, form: str = "") -> str:
@@ -226,7 +231,7 @@ def width() -> int:
 # -- files -----------------------------------------------------------------------------------------
 
 
-_MORE: dict[type | None, tuple[str, ...]] = {Share: (" of",), Estimate: (" low", " high")}
+_MORE: dict[type, tuple[str, ...]] = {Share: (" of",), Estimate: (" low", " high")}
 """The further CSV columns of a column that holds shares or estimates."""
 _LATEX = {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
@@ -236,29 +241,38 @@ _LATEX = {
 
 def as_csv(table: Table) -> str:
     """Return the table as CSV with one column per number; lines end with a newline."""
-    kinds = [
-        next((k for k in (Share, Estimate) if any(isinstance(v, k) for v in column)), None)
-        for column in zip(*table.rows)
-    ] or [None] * len(table.columns)
+    columns = zip(table.columns, list(zip(*table.rows)) or [()] * len(table.columns))
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    heads = zip(table.columns, kinds)
-    writer.writerow(name + end for name, kind in heads for end in ("", *_MORE.get(kind, ())))
-    for row in table.rows:
-        writer.writerow(text for value, kind in zip(row, kinds) for text in _fields(value, kind))
+    fields = [column for name, values in columns for column in _csv_columns(name, values)]
+    csv.writer(out, lineterminator="\n").writerows(zip(*fields))
     return out.getvalue()
 
 
-def _fields(value: Value, kind: type | None) -> list[str]:
-    """Return a value as its CSV fields, as many as its column has."""
+def _csv_columns(name: str, values: Sequence[Value]) -> Iterable[Sequence[str]]:
+    """Return a column as its CSV columns, each with its name first."""
+    kind = next((k for k in _MORE if k in set(map(type, values))), None)
+    if kind is None:
+        return [[name, *map(_field, values)]]
+    names = [name, *(name + end for end in _MORE[kind])]
+    return zip(names, *(_fields(value, len(names)) for value in values))
+
+
+def _fields(value: Value, count: int) -> list[str]:
+    """Return a value as so many CSV fields."""
     if isinstance(value, Share):
         return [str(value.count), str(value.total)]
     if isinstance(value, Estimate):
         return [_digits(part) for part in (value.value, value.low, value.high)]
-    text = _digits(value) if isinstance(value, float | None) else shown(value)
-    if isinstance(value, str) and text[:1] in ("=", "+", "-", "@", "\t", "\r"):
-        text = f"'{text}"  # a spreadsheet would run it as a formula
-    return [text] + [""] * len(_MORE.get(kind, ()))
+    return [_field(value)] + [""] * (count - 1)
+
+
+def _field(value: Value) -> str:
+    if isinstance(value, float | None):
+        return _digits(value)
+    text = shown(value)
+    # A spreadsheet would run it as a formula.
+    risky = isinstance(value, str) and text[:1] in ("=", "+", "-", "@", "\t", "\r")
+    return f"'{text}" if risky else text
 
 
 def _digits(value: float | None) -> str:

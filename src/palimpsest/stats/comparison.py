@@ -123,24 +123,35 @@ def leave_one_out(bag: Values) -> Values:
     others do not vary, t is 0 for a model that agrees with them and infinite for one that does not.
     """
     others = bag.shape[-2] - 1
+    ordered = np.sort(bag, axis=-2)
     # Deviations from the median keep sums of squares accurate however large the values are.
-    centered = bag - np.median(bag, axis=-2, keepdims=True)
-    ordered = np.sort(centered, axis=-2)
+    below, above = (ordered[..., n : n + 1, :] for n in (others // 2, (others + 1) // 2))
+    median = (below + above) / 2
+    largest = np.maximum(np.abs(ordered[..., :1, :]), np.abs(ordered[..., -1:, :]))
+    centered, ordered = bag - median, ordered - median
     total = ordered.sum(axis=-2, keepdims=True)
     squares = np.square(ordered).sum(axis=-2, keepdims=True)
     mean = (total - centered) / others
     variance = (squares - np.square(centered) - others * np.square(mean)) / (others - 1)
-    scale = np.maximum(1.0, np.abs(bag).max(axis=-2, keepdims=True))
-    same = np.abs(centered - mean) <= TIE * scale
-    flat = variance <= np.square(TIE * scale)
+    tie = TIE * np.maximum(1.0, largest)
+    flat = variance <= np.square(tie)
+    if not flat.any():
+        t: Values = (centered - mean) / np.sqrt(variance * (1 + 1 / others))
+        return t
+    same = np.abs(centered - mean) <= tie
     spread = np.sqrt(np.where(flat, 1.0, variance) * (1 + 1 / others))
-    t: Values = np.where(flat, np.where(same, 0.0, np.inf), (centered - mean) / spread)
+    t = np.where(flat, np.where(same, 0.0, np.inf), (centered - mean) / spread)
     return np.where(np.isinf(t) & (centered < mean), -np.inf, t)
 
 
 def bag_scores(bag: Values) -> Values:
     """Return S (..., models) of every model of a bag (..., models, axes)."""
-    scores: Values = np.minimum(np.square(leave_one_out(bag)).sum(axis=-1), 1e300)
+    return summed_squares(leave_one_out(bag))
+
+
+def summed_squares(t: Values) -> Values:
+    """Return S (..., models) from t (..., models, axes)."""
+    scores: Values = np.minimum(np.square(t).sum(axis=-1), 1e300)
     return scores
 
 
@@ -197,10 +208,15 @@ def median_score(references: int, axes: int) -> float:
 
 def p_value(values: Values, references: Values, test: Test) -> tuple[float, Fraction | float]:
     """Return S of a model (axes,) against references (K, axes), and its p-value; all finite."""
-    scores = bag_scores(np.concatenate([values[None], references]))
+    return _judged(leave_one_out(np.concatenate([values[None], references])), test)
+
+
+def _judged(t: Values, test: Test) -> tuple[float, Fraction | float]:
+    """Return S of the first model of a bag and its p-value, from the bag's t (models, axes)."""
+    scores = summed_squares(t)
     if test == "rank":
         return float(scores[0]), Fraction(int(rank_counts(scores)), len(scores))
-    p = normal_p_values(scores[:1], len(references), len(values))
+    p = normal_p_values(scores[:1], len(t) - 1, t.shape[1])
     return float(scores[0]), float(p[0])
 
 
@@ -230,10 +246,11 @@ def compare(
     measured = np.isfinite(mine)
     if not np.isfinite(draws).all() or not measured.any():
         raise ScoreError(f"model {name}: a reference, or the model on every axis, is not finite")
-    score, p = p_value(mine[measured], draws[:, measured], test)
+    t = leave_one_out(np.concatenate([mine[None], draws]))
+    score, p = _judged(t[:, measured], test)
     rejected = bool(p <= exact_level(rules.alpha))
     missing = tuple(entry.name for entry, known in zip(axes, measured) if not known)
-    gaps = _gaps(mine, draws, axes, stakes or {}, rules)
+    gaps = _gaps(mine, t[0], draws, axes, stakes or {}, rules)
     equivalent = rules.margin > 0 and all(
         gap.bound is not None
         and gap.bound <= (1.0 if (stakes or {}).get(gap.axis) is None else rules.margin)
@@ -256,13 +273,13 @@ def compare(
 
 def _gaps(
     mine: Values,
+    t: Values,
     draws: Values,
     axes: Sequence[Axis],
     stakes: Mapping[str, float | None],
     rules: Rules,
 ) -> dict[str, Gap]:
     count = len(draws)
-    t = leave_one_out(np.concatenate([mine[None], draws]))[0]
     limit = float(stdtrit(count - 1, 1 - rules.alpha / (2 * len(axes))))
     ordered = np.sort(draws, axis=0)
     offsets, spread = mine - ordered.mean(axis=0), ordered.std(axis=0, ddof=1)

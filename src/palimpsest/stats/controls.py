@@ -25,10 +25,12 @@ from palimpsest.stats.comparison import (
     check_homogeneity,
     compare,
     constant_axes,
+    leave_one_out,
     normal_p_values,
     p_value,
     prediction_widths,
     rank_counts,
+    summed_squares,
     which_test,
 )
 from palimpsest.stats.intervals import clopper_pearson
@@ -320,14 +322,17 @@ def axis_sensitivity(measures: CellMeasures, bag: Bag) -> dict[str, float | None
     level = float(exact_level(bag.rules.alpha)) + 1e-12
     needed = math.ceil(bag.rules.detection_power * count)
     each = np.arange(count)
+    unmoved = leave_one_out(bag.values)
 
     def noticed(index: int, share: float) -> int:
         # One bag per reference, in which that one is moved and the others stay.
-        bags = np.repeat(bag.values[None], count, axis=0)
         column = bag.values[:, index]
+        bags = np.repeat(column[None, :, None], count, axis=0)
         others = (column.sum() - column) / (count - 1)
-        bags[each, each, index] += share * (target[index] - others)
-        scores = bag_scores(bags)
+        bags[each, each, 0] += share * (target[index] - others)
+        t = np.repeat(unmoved[None], count, axis=0)
+        t[..., index] = leave_one_out(bags)[..., 0]
+        scores = summed_squares(t)
         if bag.test == "rank":
             return int((rank_counts(scores, each) / count <= level).sum())
         return int((normal_p_values(scores[each, each], count - 1, width) <= level).sum())

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -102,10 +103,15 @@ def cluster_bootstrap(
         sums = np.bincount(member, weights=data, minlength=count)
         replicates = (weights @ sums) / (weights @ np.bincount(member, minlength=count))
     else:
-        replicates = np.array([np.median(np.repeat(data, row[member])) for row in weights])
+        # Positions of the two middle values of each resample, by how often every value is in it.
+        order = np.argsort(data, kind="stable")
+        upto = weights[:, member[order]].cumsum(axis=1)
+        middle = [(upto > (upto[:, -1:] - odd) // 2).argmax(axis=1) for odd in (1, 0)]
+        replicates = data[order][middle].sum(axis=0) / 2
     return bootstrap_interval(replicates)
 
 
+@lru_cache(maxsize=16)
 def bootstrap_weights(
     count: int, resamples: int = RESAMPLES, seed: int = SEED
 ) -> NDArray[np.int64]:

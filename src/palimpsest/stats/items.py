@@ -161,9 +161,10 @@ class ItemTable:
 
 def _encode(column: NDArray[np.generic]) -> tuple[NDArray[np.int64], list[str]]:
     """Return integer codes in order of first appearance, and the names they stand for."""
-    codes: dict[str, int] = {}
-    encoded = [codes.setdefault(name, len(codes)) for name in column.tolist()]
-    return np.array(encoded, dtype=np.int64), list(codes)
+    values = column.tolist()
+    names = list(dict.fromkeys(values))
+    codes = {name: code for code, name in enumerate(names)}
+    return np.fromiter(map(codes.__getitem__, values), np.int64, len(values)), names
 
 
 def require_columns(table: str, columns: Columns, expected: tuple[str, ...]) -> None:

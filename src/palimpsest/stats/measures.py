@@ -7,6 +7,7 @@ are anchored to base. A missing or non-finite score is an error that names the m
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +53,7 @@ class RelearningCurve:
         return float(self.forget_heldout_nll[0] - self.forget_heldout_nll[1])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class ModelMeasures:
     """One model's numbers in one cell; a measure that was not taken is None."""
 
@@ -105,18 +106,18 @@ class ModelMeasures:
         """Mean over forget facts."""
         return float(self.forget_nlls.mean())
 
-    @property
+    @cached_property
     def median_forget_delta(self) -> float:
         return float(np.median(self.forget_deltas))
 
-    @property
+    @cached_property
     def median_probe_delta(self) -> float:
         return float(np.median(self.probe_deltas))
 
     @property
     def median_gap(self) -> float:
         """Median forget delta minus median probe delta: negative means knowledge is left."""
-        return float(np.median(self.forget_deltas) - np.median(self.probe_deltas))
+        return self.median_forget_delta - self.median_probe_delta
 
     def need(self, measure: str) -> float:
         """Return the named measure, or an error if it was not taken."""
@@ -138,7 +139,7 @@ class ModelMeasures:
         return self.curve
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class CellMeasures:
     """All models of one cell, scored on one pool and anchored to base."""
 
@@ -186,7 +187,7 @@ class CellMeasures:
             and self.records[name].failure is None
         )
 
-    @property
+    @cached_property
     def references(self) -> tuple[str, ...]:
         """Names of the references that candidates are compared with, in the order of their draws.
 
@@ -201,7 +202,7 @@ class CellMeasures:
 
 
 def measure_cell(
-    items: Columns,
+    items: Columns | ItemTable,
     curves: Columns | None = None,
     pool: str = "evaluation",
     models: Iterable[str] | None = None,
@@ -213,7 +214,7 @@ def measure_cell(
 
     ``records`` says what each model is; ``measures`` is the optional table of further numbers.
     """
-    table = ItemTable(items)
+    table = items if isinstance(items, ItemTable) else ItemTable(items)
     forget = table.fact_nlls("forget", pool)
     probe = table.fact_nlls("probe", pool)
     for which, scores in (("forget", forget), ("probe", probe)):

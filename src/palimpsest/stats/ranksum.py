@@ -18,6 +18,7 @@ Statistical Institute 37); exchangeability is needed within cells only.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from itertools import accumulate
 
 from palimpsest.errors import ScoreError
@@ -50,8 +51,17 @@ def rank_sum(ranks: Sequence[int], references: Sequence[int]) -> RankSum:
     for rank, count in zip(ranks, references):
         if not 1 <= rank <= count + 1:
             raise ScoreError(f"rank {rank} among {count} references; expected 1 to {count + 1}")
+    ways = _ways(tuple(sorted(references)))
+    total, least = sum(ranks), len(ranks)
+    p = Fraction(sum(ways[: total - least + 1]), sum(ways))
+    expected = sum(count + 2 for count in references) / 2
+    return RankSum(total, len(ranks), expected, p, Fraction(1, sum(ways)))
+
+
+@lru_cache(maxsize=64)
+def _ways(references: tuple[int, ...]) -> list[int]:
+    """Return the number of ways to each sum of ranks, counted from the smallest possible one."""
     ways = [1]
-    """Number of ways to each sum of ranks, counted from the smallest possible one."""
     for count in references:
         below = [0, *accumulate(ways)]
         last = len(ways)
@@ -59,7 +69,4 @@ def rank_sum(ranks: Sequence[int], references: Sequence[int]) -> RankSum:
             below[min(index + 1, last)] - below[max(0, index - count)]
             for index in range(last + count)
         ]
-    total, least = sum(ranks), len(ranks)
-    p = Fraction(sum(ways[: total - least + 1]), sum(ways))
-    expected = sum(count + 2 for count in references) / 2
-    return RankSum(total, len(ranks), expected, p, Fraction(1, sum(ways)))
+    return ways
