@@ -9,8 +9,11 @@ timed. Batches are as large as is comfortable; nothing is made slow on purpose.
 """
 
 import copy
+import hashlib
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,15 +21,25 @@ import torch
 from pocket import PocketCell
 from torch import Tensor
 from torch.nn import functional
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from palimpsest.cell.audit import AuditTask
+from palimpsest.cell.planned import AUDIT as CELL
+from palimpsest.cell.planned import planned_cell
 from palimpsest.cell.texts import CellTexts
+from palimpsest.cell.work import SPARE
+from palimpsest.config.commands import LADDER
 from palimpsest.config.sections import Unlearning
 from palimpsest.facts.general import Stream, deck
 from palimpsest.facts.nonce import key_number
 from palimpsest.facts.questions import TRAINED_POOLS, Question
 from palimpsest.methods import candidates, title
 from palimpsest.models.checkpoint import load
+from palimpsest.models.train import LENGTH
 from palimpsest.scoring.answers import general_questions
+from palimpsest.stats.controls import DOSE
+from palimpsest.stats.models import Role
+from palimpsest.stats.rules import CONTROL_MIXTURES
 
 ROWS = 64  # questions in one scoring batch
 
@@ -300,7 +313,8 @@ class Scorer:
     def forward(self, model: Any) -> dict[str, dict[str, float]]:
         """Give the sums of each question: NLL per set and pool, KL to the frozen models."""
         rows = self.nll_rows(model, ("forget", "retain", "probe"), (*TRAINED_POOLS, "evaluation"))
-        self.add_kl(rows, model, "kl_reference", self.reference, ("forget", "retain"))
+        if self.reference is not None:
+            self.add_kl(rows, model, "kl_reference", self.reference, ("forget", "retain"))
         self.add_kl(rows, model, "kl_injected", self.injected, ("retain",))
         self.add_general(rows, model)
         return rows
@@ -319,7 +333,8 @@ class Scorer:
         rows = {}
         for kind in sets:
             for pool in pools:
-                questions = self.pool([kind], [pool])
+                if not (questions := self.pool([kind], [pool])):
+                    continue
                 nll, tokens = answer_scores(model, self.tokenizer, questions)
                 for question, value, count in zip(questions, nll, tokens):
                     rows[question.id] = {"nll_sum": value, "tokens": count}
@@ -348,7 +363,7 @@ def summary(rows: dict[str, dict[str, float]]) -> dict[str, float]:
             at, fact, where, _ = name.split("/")
             if (at, where) == (kind, pool):
                 facts.setdefault(fact, []).append(row["nll_sum"] / row["tokens"])
-        return float(np.mean([np.mean(values) for values in facts.values()]))
+        return float(np.mean([np.mean(values) for values in facts.values()] or [np.nan]))
 
     def position_mean(kind: str) -> float:
         mine = [r for n, r in rows.items() if n.startswith(f"{kind}/") and "kl_injected" in r]
@@ -386,7 +401,7 @@ def run_cell(cell: PocketCell) -> tuple[dict[str, Any], dict[str, Any]]:
         train_on_stream(models[name], loaded.tokenizer, stream, rate, limit)
     references = [name for name in streams if name.startswith("reference")]
     for share in plan.rules.control_shares:
-        for name in references[: plan.rules.control_mixtures]:
+        for name in references[:CONTROL_MIXTURES]:
             model = mixed(models[name], models["injected"], share)
             models[f"control-{100 * share:g}-{name}"] = model
     scorer = Scorer(setting, base, models["injected"], models["reference"])
@@ -429,30 +444,127 @@ def _measure(
     borders = {
         round(plan.steps * chunk / plan.chunks): chunk for chunk in range(1, plan.chunks + 1)
     }
-    leaves = list(student.parameters())
-    scales = [
-        float(own.detach().square().mean().sqrt() / other.detach().square().mean().sqrt())
-        for own, other in zip(leaves, scorer.base.parameters())
-    ]
-    # Steps are taken in units of base's tensors, on copies that AdamW owns; one optimizer for the
-    # whole course: its moments must not be lost between chunks.
-    masters = [(own.detach() / scale).requires_grad_() for own, scale in zip(leaves, scales)]
-    optimizer = torch.optim.AdamW(masters, lr=plan.learning_rate, weight_decay=0.0)
-    for step in range(1, plan.steps + 1):
+    step = Stepper(student, scorer.base, plan.learning_rate)
+    for number in range(1, plan.steps + 1):
         texts = [sentences[next(order)] for _ in range(plan.items)]
-        student.zero_grad()
-        sentence_loss(student, setting.tokenizer, texts, plan.items).backward()
-        for master, own, scale in zip(masters, leaves, scales):
-            master.grad = own.grad * scale
-        torch.nn.utils.clip_grad_norm_(masters, 1.0)
-        optimizer.step()
-        with torch.no_grad():
-            for master, own, scale in zip(masters, leaves, scales):
-                own.copy_(master * scale)
-        if step in borders:
+        step(sentence_loss(student, setting.tokenizer, texts, plan.items))
+        if number in borders:
             rows = scorer.reacquired(student)
-            curves.append({"model": name, "chunk": borders[step], "step": step, **summary(rows)})
+            curves.append(
+                {"model": name, "chunk": borders[number], "step": number, **summary(rows)}
+            )
     items += [(name, "reacquired", *row) for row in rows.items()]
+
+
+class Stepper:
+    """Steps of re-acquisition, taken in units of base's tensors on copies of the weights; one for
+    the whole course, because its moments must not be lost between chunks."""
+
+    def __init__(self, student: Any, base: Any, rate: float, optimizer: str = "adamw") -> None:
+        self.student, self.leaves, self.rate = student, list(student.parameters()), rate
+        self.scales = [
+            float(own.detach().square().mean().sqrt() / other.detach().square().mean().sqrt())
+            for own, other in zip(self.leaves, base.parameters())
+        ]
+        self.masters = [
+            (own.detach() / scale).requires_grad_() for own, scale in zip(self.leaves, self.scales)
+        ]
+        self.adamw = torch.optim.AdamW(self.masters, lr=rate, weight_decay=0.0)
+        self.beta = {"adamw": None, "momentum": 0.9, "descent": 0.0}[optimizer]
+        self.moments: list[Tensor] = []
+
+    def __call__(self, loss: Tensor) -> None:
+        """Take one clipped step down a loss."""
+        self.student.zero_grad()
+        loss.backward()
+        for master, own, scale in zip(self.masters, self.leaves, self.scales):
+            master.grad = own.grad * scale
+        torch.nn.utils.clip_grad_norm_(self.masters, 1.0)
+        self.adamw.step() if self.beta is None else self.descend(self.beta)
+        with torch.no_grad():
+            for master, own, scale in zip(self.masters, self.leaves, self.scales):
+                own.copy_(master * scale)
+
+    @torch.no_grad()
+    def descend(self, beta: float) -> None:
+        """Take a step along the moments, of a length that the rate sets."""
+        grads = [master.grad for master in self.masters]
+        before = self.moments or [torch.zeros_like(grad) for grad in grads]
+        self.moments = [beta * moment + grad for moment, grad in zip(before, grads)]
+        for master, moment in zip(self.masters, self.moments):
+            length = LENGTH * self.rate * moment.numel() ** 0.5
+            master -= length * moment / moment.norm()
+
+
+# -- an audit of given checkpoints -----------------------------------------------------------------
+
+
+def audit(task: AuditTask) -> dict[tuple[str, ...], float]:
+    """Give the NLL per token of every question to every model of an audit, by model, stage, set,
+    fact, pool and template, from hashing its files to the last mixture."""
+    config = task.config
+    places = {"base": config.base, "injected": config.injected, **task.paths}
+    for place in places.values():
+        for file in sorted(Path(place).iterdir()):
+            with open(file, "rb") as opened:
+                hashlib.file_digest(opened, "sha256")
+    tokenizer = AutoTokenizer.from_pretrained(config.base)
+    setting = replace(task.setting, tokenizer=tokenizer)
+    base, injected = opened_model(config.base), opened_model(config.injected)
+    scorer = Scorer(setting, base, injected, None)
+    plan, beacon = setting.reacquisition, setting.beacon
+    sentences = [
+        q.sentence for q in setting.facts.questions if q.set == "forget" and q.pool == "trained"
+    ]
+    found: dict[tuple[str, ...], float] = {}
+
+    def relearn(model: Any, rate: float) -> tuple[dict[str, float], dict[str, Any]]:
+        """Re-acquire the forget facts; give the first of the chunks and the rows of the last."""
+        order = deck(range(len(sentences)), random.Random(key_number(beacon.key("reacquire"))))
+        borders = {round(plan.steps * chunk / plan.chunks) for chunk in range(1, plan.chunks + 1)}
+        rows = scorer.reacquired(model)
+        before = summary(rows)
+        step = Stepper(model, base, rate, beacon.optimizer)
+        for number in range(1, plan.steps + 1):
+            texts = [sentences[next(order)] for _ in range(plan.items)]
+            step(sentence_loss(model, tokenizer, texts, plan.items))
+            if number in borders:
+                rows = scorer.reacquired(model)
+        return before, rows
+
+    def measure(name: str, model: Any, rate: float) -> None:
+        for stage, rows in (
+            ("forward", scorer.forward(model)),
+            ("reacquired", relearn(model, rate * beacon.rate)[1]),
+        ):
+            for question, row in rows.items():
+                kind, fact, pool, template = question.split("/")
+                where = (name, stage, kind, fact, pool, template)
+                found[where] = float(row["nll_sum"] / row["tokens"])
+
+    rate = plan.learning_rate
+    if config.chooses_rate:
+        level = summary(scorer.reacquired(injected))["forget_heldout_nll"]
+        tried: dict[float, float] = {}
+        for step in LADDER:
+            before, rows = relearn(opened_model(task.references[task.rate_reference]), step)
+            start, end = (part["forget_heldout_nll"] for part in (before, summary(rows)))
+            tried[step] = (start - end) / (start - level) if start > level else 0.0
+            if tried[step] >= DOSE + SPARE or start <= level:
+                break
+        rate = max(tried, key=tried.__getitem__)
+    for name, place in places.items():
+        measure(name, opened_model(place), rate)
+    for model in planned_cell(*task.fixed, CELL).models:
+        if model.role is Role.CONTROL:
+            reference = opened_model(task.references[model.of])
+            measure(model.name, mixed(reference, injected, model.share or 0.0), rate)
+    return found
+
+
+def opened_model(place: str) -> Any:
+    """Give a checkpoint as ``transformers`` loads it."""
+    return AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32).eval()
 
 
 def _columns(items: Sequence[tuple[str, str, str, dict[str, float]]]) -> dict[str, Any]:
