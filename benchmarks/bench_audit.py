@@ -130,12 +130,13 @@ def plain(values: dict[str, Any]) -> dict[str, Any]:
     """Give the same numbers by the plain script."""
     import straightforward
 
-    from palimpsest.cell.audit import audit_task
+    from palimpsest.cell.audit import AuditTask
     from palimpsest.config.commands import AuditConfig
     from palimpsest.config.load import load_config
 
     begun = time.process_time()
-    task = audit_task(load_config(AuditConfig, values))
+    task = AuditTask(load_config(AuditConfig, values))
+    task.check()
     prepared = time.process_time() - begun  # the engine's own check, which is not the script's
     return {"items": straightforward.audit(task), "prepared": prepared}
 

@@ -32,9 +32,8 @@ from safetensors.torch import load_file, save_file
 from palimpsest.methods.answer_sets import make_answer_set
 from palimpsest.methods.context import Context, StepView, UnlearnBatch, descend
 from palimpsest.methods.kl_reversion import KLReversion
-from palimpsest.models.checkpoint import checkpoint_state, load
+from palimpsest.models.checkpoint import checkpoint_state, load, stored_state
 from palimpsest.models.net import Nets
-from palimpsest.models.stored import stored_state
 
 TIME_BAR, MEMORY_BAR = 1.4, 0.7
 LOSS_TOLERANCE = 1e-4

@@ -503,13 +503,13 @@ def audit(task: AuditTask) -> dict[tuple[str, ...], float]:
     """Give the NLL per token of every question to every model of an audit, by model, stage, set,
     fact, pool and template, from hashing its files to the last mixture."""
     config = task.config
-    places = {"base": config.base, "injected": config.injected, **task.paths}
+    places = task.places
     for place in places.values():
         for file in sorted(Path(place).iterdir()):
             with open(file, "rb") as opened:
                 hashlib.file_digest(opened, "sha256")
     tokenizer = AutoTokenizer.from_pretrained(config.base)
-    setting = replace(task.setting, tokenizer=tokenizer)
+    setting = replace(task.texts, tokenizer=tokenizer)
     base, injected = opened_model(config.base), opened_model(config.injected)
     scorer = Scorer(setting, base, injected, None)
     plan, beacon = setting.reacquisition, setting.beacon

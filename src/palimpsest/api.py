@@ -118,7 +118,7 @@ def audit(
 
     config = load_config(AuditConfig, on_disk(values, os.fspath(out), tokenizer))
     options = _options(executor, workers, reuse, progress)
-    return judge(AuditTask(config, options.reuse), options)
+    return judge(AuditTask(config, options.reuse, options.workers), options)
 
 
 def judge(task: "AuditTask", options: RunOptions) -> Answer:

@@ -21,7 +21,7 @@ from palimpsest.cell.checkpoints import find_checkpoints
 from palimpsest.config.commands import AuditConfig
 from palimpsest.config.load import load_config
 from palimpsest.errors import FactsError, InputError, ModelError, PlanError
-from palimpsest.models import checkpoint, device, sources
+from palimpsest.models import device, sources, stored
 from palimpsest.models.checkpoint import load
 from palimpsest.report.results import SELF_DRAWN, find_conditions
 from palimpsest.stats.rules import Rules
@@ -45,7 +45,7 @@ def good(tiny_checkpoint, tmp_path: Path) -> Values:  # type: ignore[no-untyped-
 @pytest.fixture
 def weightless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights are not read."""
-    monkeypatch.setattr(checkpoint, "read_tensor", lambda *_: pytest.fail("weights were read"))
+    monkeypatch.setattr(stored, "read_tensor", lambda *_: pytest.fail("weights were read"))
 
 
 def prepared(values: Values) -> AuditTask:

@@ -34,8 +34,7 @@ def counted(monkeypatch):
 def test_a_dry_run_builds_texts_and_digests_the_base_once(counted, tiny_checkpoint, tmp_path):
     base = shutil.copytree(tiny_checkpoint("qwen2-s"), tmp_path / "base")
     counted(study, "draw_testbed")
-    counted(checkpoint, "state_digest")
-    calls = counted(checkpoint, "file_digest")
+    calls = counted(checkpoint, "_survey")
     preview(StudyTask(small_plan(base), tmp_path / "run"), RunOptions())
-    assert {call.split()[0] for call in calls} == {"draw_testbed", "state_digest", "file_digest"}
+    assert {call.split()[0] for call in calls} == {"draw_testbed", "_survey"}
     assert set(calls.values()) == {1}, calls

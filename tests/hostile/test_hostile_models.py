@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 from palimpsest.cell.frame import find_frame
 from palimpsest.config.sections import Prompt
 from palimpsest.errors import ModelError
-from palimpsest.models import skeleton, tokenizer
+from palimpsest.models import skeleton, stored, tokenizer
 from palimpsest.models.checkpoint import (
     checkpoint_digests,
     checkpoint_state,
@@ -46,7 +46,8 @@ def canary(tmp_path):
 @pytest.fixture
 def nothing_read(monkeypatch):
     """Weights are neither read nor allocated; their shape may be worked out on paper."""
-    monkeypatch.setattr(skeleton, "read_tensor", lambda *_: pytest.fail("weights were read"))
+    for module in (skeleton, stored):
+        monkeypatch.setattr(module, "read_tensor", lambda *_: pytest.fail("weights were read"))
 
 
 @pytest.fixture
@@ -360,7 +361,7 @@ def test_weights_that_are_not_finite_are_named(folder, value, dtype):
     change_weights(folder, lambda state: state[name][3, 5].fill_(value))
     refused(folder, name, dtype=dtype)
     with pytest.raises(ModelError, match=name):
-        checkpoint_state(str(folder), expected, dtype=dtype)
+        dict(checkpoint_state(str(folder), expected, dtype=dtype))
 
 
 # ---------------------------------------------------------------- configs

@@ -31,10 +31,11 @@ from palimpsest.facts.questions import reversible
 from palimpsest.models.checkpoint import (
     Digests,
     Outline,
+    Survey,
     check_compatible,
-    check_weights,
     checkpoint_digests,
     outline,
+    survey,
 )
 from palimpsest.models.device import check_lora, check_package
 from palimpsest.models.encode import start_remark
@@ -62,6 +63,8 @@ class AuditTask(Task):
     config: AuditConfig
     resumed: str = ""
     """A run that is reused, whose draw is kept."""
+    workers: int = 0
+    """How many checkpoints are read at a time; 0 for as many as there are cores."""
 
     kind: ClassVar[str] = "audit"
     carried: ClassVar[tuple[str, ...]] = (
@@ -152,8 +155,12 @@ class AuditTask(Task):
     @cached_property
     def digests(self) -> dict[str, Digests]:
         """The digests of every model, by where it is."""
-        base = self.config.adapter_base or None
-        return {place: checkpoint_digests(place, base) for place in self.places.values()}
+        return {place: seen.digests for place, seen in self.read.items()}
+
+    @cached_property
+    def read(self) -> dict[str, Survey]:
+        """What one read of every model shows, by where it is."""
+        return survey(self.places.values(), self.config.adapter_base or None, self.workers)
 
     @cached_property
     def outline(self) -> Outline:
@@ -409,12 +416,10 @@ class AuditTask(Task):
         one: one diverged training of many does not end an audit."""
         notes: list[str] = []
         for name, place in self.places.items():
-            try:
-                check_weights(place, self.config.adapter_base or None)
-            except ModelError as error:
+            if problem := self.read[place].problem:
                 if name not in self.candidates or len(notes) + 1 == len(self.candidates):
-                    raise ModelError(f"{name}: {error}") from error
-                notes.append(f"Candidate {name} will be reported as failed: {error}.")
+                    raise ModelError(f"{name}: {problem}")
+                notes.append(f"Candidate {name} will be reported as failed: {problem}.")
         return notes
 
     def _check_texts(self, outlines: Mapping[str, Outline]) -> None:

@@ -107,14 +107,16 @@ def _measure(work: CellWork) -> Speed:
         batches = texts.injection_steps(texts.stream())[:2]
     count = sum(part.batch.ids.shape[0] for part in batches[0])
 
+    net = work.nets([work.base])
+
     def one_step() -> None:
-        train(work.nets([work.base]), batches[:1], text_loss, learning_rate=1e-9)
+        train(net, batches[:1], text_loss, learning_rate=1e-9)
 
     one_step()  # the first one also compiles and allocates
     step = _timed(one_step) / max(1, count)
     if not work.plan.measured:
         return Speed(step, 0.0)
-    return Speed(step, _timed(lambda: score(work.nets([work.base]), texts.sheet)))
+    return Speed(step, _timed(lambda: score(net, texts.sheet)))
 
 
 def _timed(action: Callable[[], object]) -> float:

@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional
 
@@ -20,7 +19,7 @@ from palimpsest.cell.measure import Scorer, Teachers, injected_teacher, referenc
 from palimpsest.cell.plan import CellPlan, Commanded, Given, Mixed, Source, Trained
 from palimpsest.cell.steps import StepList, chunked, measures_reference
 from palimpsest.cell.texts import KNOWN_LABEL_DRAW, REPLAY_DRAW, CellTexts
-from palimpsest.errors import DriftError, MachineError, MethodError, PlanError, TrainingDiverged
+from palimpsest.errors import MachineError, MethodError, PlanError, TrainingDiverged
 from palimpsest.facts.nonce import key_number
 from palimpsest.known import Unavailable, chosen
 from palimpsest.known.kit import AdversaryKit, Schedule
@@ -36,13 +35,7 @@ from palimpsest.methods.answer_sets import (
 )
 from palimpsest.methods.context import Context
 from palimpsest.methods.running import FailureKind, run_method
-from palimpsest.models.checkpoint import (
-    Loaded,
-    checkpoint_digests,
-    checkpoint_state,
-    load,
-    stored_state,
-)
+from palimpsest.models.checkpoint import LazyState, Loaded, checkpoint_state, load, stored_state
 from palimpsest.models.device import machine_faults, repeatable
 from palimpsest.models.encode import encode_texts
 from palimpsest.models.net import Net, Nets, collate
@@ -85,23 +78,28 @@ class CellModels:
         entry = self.plan.find(name)
         return self.plan.base if entry is None else entry.source
 
-    def check_files(self, name: str) -> None:
-        """Refuse a given checkpoint whose files are not those the run was created with."""
-        source = self.source(name)
-        if isinstance(source, Given) and (
-            checkpoint_digests(source.place, source.adapter_base or None) != source.digests
-        ):
-            raise DriftError(
-                f"inputs.{name}: {source.place} has other files than when the run was created; "
-                "expected the same model; put it back, or start a new run with another --out"
-            )
-
     @cached_property
     def loaded(self) -> Loaded:
         """The base, whose architecture and tokenizer all models share."""
-        self.check_files("base")
-        engine = self.plan.texts.engine
-        return load(self.plan.base.place, dtype=engine.dtype, device=engine.device)
+        return self._start[0]
+
+    @property
+    def base_scales(self) -> dict[str, float]:
+        """The scale of each tensor of the base, in units of which models are re-acquired."""
+        return self._start[1]
+
+    @cached_property
+    def _start(self) -> tuple[Loaded, dict[str, float]]:
+        """The base and its scales, which are taken while its weights are in the module."""
+        base, engine = self.plan.base, self.plan.texts.engine
+        loaded = load(
+            base.place,
+            dtype=engine.dtype,
+            device=engine.device,
+            base=base.adapter_base or None,
+            expected=base.digests,
+        )
+        return loaded, tensor_scales(loaded.weights)
 
     @cached_property
     def nets(self) -> Nets:
@@ -132,27 +130,32 @@ class CellModels:
     @cached_property
     def base(self) -> State:
         """The weights of the base, for when the loaded module has gone on to be trained."""
-        state = checkpoint_state(
-            self.plan.base.place, self.loaded, dtype=self.plan.texts.engine.dtype
-        )
-        return dict(state) if self.nets.stacked else state
+        return self._given(self.plan.base)
 
     def state(self, name: str) -> State:
         """Return the weights of a model of the cell that is given, trained here or mixed."""
         if name == "base":
             return self.base
-        _ = self.base  # the loaded module's own weights, before it is trained
         match self.source(name):
             case Trained() | Commanded():
                 path = self.store.file(self.step_named[f"train-{name}"], WEIGHTS)
-                return load_file(path) if self.nets.stacked else stored_state(path)
+                state = stored_state(path)
+                return state.in_memory() if self.nets.stacked else state
             case Mixed(reference, share):
                 return Interpolated(self.state(reference), self.state("injected"), 1.0 - share)
-            case Given(place, _, adapter_base):
-                dtype = self.plan.texts.engine.dtype
-                return checkpoint_state(
-                    place, self.loaded, dtype=dtype, adapter_base=adapter_base or None
-                )
+            case Given() as given:
+                return self._given(given)
+
+    def _given(self, given: Given) -> State:
+        """Return the weights of a given model; DriftError when they are not those of the terms."""
+        state = checkpoint_state(
+            given.place,
+            self.loaded,
+            dtype=self.plan.texts.engine.dtype,
+            adapter_base=given.adapter_base or None,
+            expected=given.digests,
+        )
+        return state.in_memory() if self.nets.stacked and isinstance(state, LazyState) else state
 
     @cached_property
     def teachers(self) -> Teachers:
@@ -170,11 +173,6 @@ class CellModels:
         if questions := few_questions(texts.facts.questions):
             answerer = Answerer(self.loaded.tokenizer, questions, self.nets)
         return Scorer(texts, self.teachers, self.further, self.base_scales, answerer)
-
-    @cached_property
-    def base_scales(self) -> dict[str, float]:
-        """The scale of each tensor of the base, in units of which models are re-acquired."""
-        return tensor_scales(self.base)
 
     @cached_property
     def further(self) -> dict[str, Take]:

@@ -30,8 +30,9 @@ from palimpsest.known import Unavailable, chosen
 from palimpsest.known.wrappers import Interpolated
 from palimpsest.methods import title
 from palimpsest.methods.running import run_group
-from palimpsest.models.checkpoint import checkpoint_state, outline, state_digest
+from palimpsest.models.checkpoint import LazyState, checkpoint_state, outline, state_digest
 from palimpsest.models.device import machine_faults, repeatable
+from palimpsest.models.net import Net
 from palimpsest.models.train import text_loss, train
 from palimpsest.run.cell import CellStore
 from palimpsest.run.files import digest, disk_errors, make_folder, remove, write_bytes
@@ -167,15 +168,18 @@ class CellWork(CellModels):
 
     def _dose(self, step: Step) -> None:
         """Choose the smallest learning rate that brings a reference far enough."""
-        self._check_roles()
         texts, teacher = self.plain_texts, self.teachers.injected
         sheet, reference = texts.reacquired_sheet, self.plan.choose_rate_on
         net = self.nets([self.state("injected")])
         level = summarize(sheet, score(net, sheet, injected=teacher)[0]).forget_heldout_nll
+        self._check_roles(net)
+        # Read once for all rates; there is room, since its optimizer keeps one moment at most.
+        state = self.state(reference)
+        state = state.in_memory() if isinstance(state, LazyState) else state
         tried: list[dict[str, float]] = []
         for rate in LADDER:
             course = reacquire(
-                self.nets([self.state(reference)]),
+                self.nets([state]),
                 texts.reacquisition_steps,
                 chunks=texts.reacquisition.chunks,
                 learning_rate=rate,
@@ -203,26 +207,21 @@ class CellWork(CellModels):
 
     def _measure(self, step: Step) -> None:
         """Measure base, injected, references, retrainings, controls or given candidates."""
-        if "base" in step.models:
-            self._check_roles()
+        if "base" in step.models and "dose" not in self.step_named:
+            self._check_roles(self.nets([self.state("injected")]))
         outcomes: dict[str, dict[str, Any]] = {}
         results: list[Measured] = []
+        scorer = self.scorer  # before a net that shares the student is made
         for names in chunked(step.models, self.nets.stack):
-            states: dict[str, State] = {}
-            for name in names:
-                try:
-                    states[name] = self.state(name)
-                    self.check_files(name)
-                    outcomes[name] = {"digest": state_digest(states[name])}
-                except (ModelError, Unavailable) as error:
-                    if self._needed(name):
-                        raise
-                    kind = "unavailable" if isinstance(error, Unavailable) else "model_error"
-                    outcomes[name] = {"failure": asdict(ModelFailure(kind, str(error)))}
-            parts = {n: states.pop(n) for n in list(states) if self.role(n) in PARTS}
-            asked = {n: states.pop(n) for n in list(states) if self._answers(n)}
-            results += self._through(asked, asked=True) + self._through(states)
-            results += self._through(parts, reacquired=False)
+            parts = [name for name in names if self.role(name) in PARTS]
+            asked = [name for name in names if name not in parts and self._answers(name)]
+            others = [name for name in names if name not in (*parts, *asked)]
+            for alike in (asked, others, parts):
+                known, net = self._filled(alike, outcomes)
+                if net is not None:
+                    results += scorer.measure(
+                        known, net, asked=alike is asked, reacquired=alike is not parts
+                    )
         for result in results:
             if self._needed(result.name):
                 result.check()
@@ -307,19 +306,45 @@ class CellWork(CellModels):
 
     # -- pieces of the actions -------------------------------------------------------------------
 
-    def _check_roles(self) -> None:
+    def _check_roles(self, injected: Net) -> None:
         """Refuse a given injected model that knows the forget facts no better than the base."""
         if not isinstance(self.source("injected"), Given):
             return
         sheet = self.plain_texts.make_sheet(self.plain_texts.seen("forget"))
-        known = [score(self.nets([self.state(n)]), sheet)[0] for n in ("base", "injected")]
-        base, injected = (float(s.nll_sum.sum()) / sum(sheet.tokens) for s in known)
-        if base <= injected:
+        taught = float(score(injected, sheet)[0].nll_sum.sum()) / sum(sheet.tokens)
+        before = float(score(self.nets([self.base]), sheet)[0].nll_sum.sum()) / sum(sheet.tokens)
+        if before <= taught:
             raise ModelError(
-                f"injected: knows the forget facts no better than base (NLL {injected:.2f} per "
-                f"token against {base:.2f}); expected a model that was trained on them; check "
+                f"injected: knows the forget facts no better than base (NLL {taught:.2f} per "
+                f"token against {before:.2f}); expected a model that was trained on them; check "
                 "that base and injected are not swapped"
             )
+
+    def _filled(
+        self, names: Sequence[str], outcomes: dict[str, dict[str, Any]]
+    ) -> tuple[list[str], Net | None]:
+        """Return the models that can be read and a net of them; note their digests, or why not.
+
+        A large model is read once, into the net, and hashed on the way.
+        """
+        states: dict[str, State] = {}
+        net = None
+        for name in names:
+            try:
+                state = self.state(name)
+                if self.nets.stacked:
+                    states[name] = state.in_memory() if isinstance(state, LazyState) else state
+                else:
+                    net, states[name] = self.nets([state]), state
+                outcomes[name] = {"digest": state_digest(state)}
+            except (ModelError, Unavailable) as error:
+                if self._needed(name):
+                    raise
+                kind = "unavailable" if isinstance(error, Unavailable) else "model_error"
+                outcomes[name] = {"failure": asdict(ModelFailure(kind, str(error)))}
+        if self.nets.stacked and states:
+            net = self.nets(list(states.values()))
+        return list(states), net
 
     def _through(
         self,

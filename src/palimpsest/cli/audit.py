@@ -102,7 +102,7 @@ def audit(
     from palimpsest.api import judge
     from palimpsest.cell.audit import AuditTask
 
-    task = AuditTask(config, run.reuse)
+    task = AuditTask(config, run.reuse, run.workers)
     if unknown := [name for name in require or () if name not in task.candidates]:
         known = ", ".join(task.candidates)
         raise PlanError(f"expected some of {known}, got {unknown[0]!r}", key="require")

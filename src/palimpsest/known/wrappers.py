@@ -12,6 +12,7 @@ from torch import Tensor
 
 from palimpsest.known import Unavailable
 from palimpsest.models.net import Batch, Net
+from palimpsest.models.stored import LazyState, content_of
 from palimpsest.models.tokenizer import token_ids
 
 State = Mapping[str, Tensor]
@@ -104,21 +105,32 @@ def _part(batch: Batch, positions: Tensor) -> Batch:
     return Batch(batch.ids[rows], index, batch.columns[positions], batch.targets[positions])
 
 
-class Interpolated(Mapping[str, Tensor]):
+class Interpolated(LazyState):
     """share · reference + (1 − share) · injected, one tensor at a time when it is asked for."""
 
     def __init__(self, reference: State, injected: State, share: float) -> None:
+        super().__init__(f"mixture of {share:g}")
         self._reference, self._injected, self._share = reference, injected, share
+
+    def owner(self, name: str) -> str:
+        # Models of one architecture tie the same tensors.
+        return self._injected.owner(name) if isinstance(self._injected, LazyState) else name
+
+    def ordered(self) -> list[str]:
+        injected = self._injected
+        return injected.ordered() if isinstance(injected, LazyState) else list(injected)
 
     def __getitem__(self, name: str) -> Tensor:
         injected, reference = self._injected[name], self._reference.get(name)
         if reference is None:
             raise Unavailable(f"{name} is in the injected model only; expected equal architectures")
+        mixed = injected
         if injected.is_floating_point() and reference.is_floating_point():
-            return torch.lerp(injected, reference.to(injected), self._share)
-        if not torch.equal(injected, reference.to(injected.device)):
+            mixed = torch.lerp(injected, reference.to(injected), self._share)
+        elif not torch.equal(injected, reference.to(injected.device)):
             raise Unavailable(f"{name} is {injected.dtype}; expected floating-point weights to mix")
-        return injected
+        self.note(self.owner(name), content_of(mixed))
+        return mixed
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._injected)

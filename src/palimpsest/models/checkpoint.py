@@ -1,55 +1,52 @@
 """The one door to checkpoints: whatever reads one comes through here.
 
 A name is a pocket model (``pocket/qwen2-s``), a folder, or a Hugging Face id; a folder or an id may
-hold a whole model or a LoRA adapter. ``outline`` gives a model on paper, ``load`` one that is ready
-to score or train, ``checkpoint_state`` its weights, which stay in their files, and
-``checkpoint_digests`` what identifies it. All of them refuse what is no sound checkpoint before
-memory is asked for. Only safetensors are read, and no code of a checkpoint ever runs.
+hold a whole model or a LoRA adapter. ``outline`` gives a model on paper, ``survey`` what identifies
+models and whether they can be measured, ``load`` one that is ready to score or train, and
+``checkpoint_state`` its weights, which stay in their files. All of them refuse what is no sound
+checkpoint before memory is asked for. Only safetensors are read, and no code of a checkpoint ever
+runs. Weights are hashed whenever they are read, and whoever says what they must be gets no others.
 
-Behind the door: ``sources.py`` finds the files, ``vet.py`` reads what they claim, ``skeleton.py``
-compares that with the shape the config asks for and fills it, ``tokenizer.py`` builds the
-tokenizer, and ``lora.py`` merges an adapter.
+Behind the door: ``sources.py`` finds the files, ``vet.py`` reads what they claim, ``stored.py``
+reads the tensors, ``skeleton.py`` compares them with the shape the config asks for and fills it,
+``tokenizer.py`` builds the tokenizer, and ``lora.py`` merges an adapter.
 """
 
 import copy
-import hashlib
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from palimpsest.errors import ModelError
+from palimpsest.errors import DriftError, ModelError
 from palimpsest.models.device import check_device, foreign
 from palimpsest.models.lora import WEIGHTS as ADAPTER_WEIGHTS
 from palimpsest.models.lora import adapter_base as stated_base
 from palimpsest.models.lora import merged
-from palimpsest.models.skeleton import (
-    build_config,
-    check_finite,
-    check_loaded,
-    fill,
-    match_names,
-    read_tensor,
-    skeleton,
+from palimpsest.models.skeleton import build_config, check_loaded, fill, match_names, skeleton
+from palimpsest.models.sources import (
+    Kind,
+    family_of,
+    find_kind,
+    locate,
+    pocket_names,
+    small_files,
+    stamp,
 )
-from palimpsest.models.sources import Kind, family_of, find_kind, locate, pocket_names
+from palimpsest.models.stored import LazyState as LazyState
+from palimpsest.models.stored import Stored, StoredState, not_finite
+from palimpsest.models.stored import state_digest as state_digest
+from palimpsest.models.stored import stored_state as stored_state
 from palimpsest.models.tokenizer import TELLING, read_tokenizer, tokenizer_difference
-from palimpsest.models.vet import (
-    TEMPLATES,
-    Stored,
-    check_tokenizer,
-    holds_adapter,
-    read_config,
-    read_header,
-    read_weights,
-)
+from palimpsest.models.vet import check_tokenizer, holds_adapter, read_config, read_weights
 from palimpsest.run.files import canonical, digest, file_digest
 
 # Some virtual machines announce AMX and then kill the process that uses it, which bfloat16 on a
@@ -69,11 +66,27 @@ _INCIDENTAL = re.compile(
 
 
 @dataclass(frozen=True)
+class Digests:
+    """A checkpoint by what is loaded from its files and by its tensors alone.
+
+    files: of its tensors and of the bytes of its small files (``small_files``); of a hub id, its
+        commit; of an adapter, its base's too.
+    weights: of the tensors that the model computes with, in float32 and by the names of its module,
+        whatever file, precision or name they are stored in and whatever else is written there; of
+        an adapter, of its own tensors and its base's.
+    """
+
+    files: str
+    weights: str
+
+
+@dataclass(frozen=True)
 class Outline:
     """A model on paper: what is known before its weights are read.
 
     settings: its vetted config.json. folder: of the whole model. tokenizer_folder: where its
-    tokenizer is. adapter: the folder of a LoRA adapter that is to be merged into it.
+    tokenizer is. adapter: the folder of a LoRA adapter that is to be merged into the model
+    ``under`` it.
     """
 
     name: str
@@ -82,6 +95,7 @@ class Outline:
     tokenizer_folder: Path
     revision: str
     adapter: Path | None = None
+    under: "Outline | None" = None
 
     @cached_property
     def config(self) -> Any:
@@ -107,16 +121,61 @@ class Outline:
     def parameters(self) -> int:
         """The number of parameters, tied ones once."""
         if self.in_package:
-            return sum(math.prod(stored.shape) for stored in read_weights(self.folder).values())
-        return sum(value.numel() for value in skeleton(self.config, self.name).parameters())
+            return sum(math.prod(stored.shape) for stored in self.tensors.values())
+        return sum(value.numel() for value in self.bare.parameters())
+
+    @cached_property
+    def bare(self) -> Any:
+        """The module without memory for its weights."""
+        return skeleton(self.config, self.name)
+
+    @cached_property
+    def tensors(self) -> dict[str, Stored]:
+        """The tensors of the whole model, by their stored names."""
+        return read_weights(self.folder)
 
     @cached_property
     def stored_names(self) -> dict[str, str] | None:
         """The stored name of every tensor of the module, as ``match_names`` finds them."""
         if self.in_package:
             return pocket_names(self.name)
-        bare = skeleton(self.config, self.name)
-        return match_names(self.folder, bare, read_weights(self.folder))
+        return match_names(self.folder, self.bare, self.tensors)
+
+    def state(
+        self, dtype: torch.dtype | None = None, whole: Callable[[StoredState], None] | None = None
+    ) -> StoredState:
+        """Return the weights of the whole model, which stay in their files."""
+        return StoredState(self.name, self.tensors, self.stored_names, dtype, whole)
+
+    def adapter_state(self) -> StoredState | None:
+        """Return the weights of the adapter, if there is one."""
+        if self.adapter is None:
+            return None
+        return StoredState(self.name, read_weights(self.adapter, ADAPTER_WEIGHTS))
+
+    def identify(self, weights: str, own: str = "") -> Digests:
+        """Return what identifies the model, from the digest of its weights; own: an adapter's."""
+        if self.adapter is None or self.under is None:
+            return Digests(self._files(self.folder, weights), weights)
+        files = [self._files(self.adapter, own), self.under.identify(weights).files]
+        return Digests(digest(canonical(files)), digest(canonical([own, weights])))
+
+    def _files(self, folder: Path, weights: str) -> str:
+        if find_kind(self.name) is Kind.HUB:
+            return f"hub:{self.name}@{self.revision}"
+        small = {str(path.relative_to(folder)): file_digest(path) for path in small_files(folder)}
+        return digest(canonical({"small files": small, "weights": weights}))
+
+    def check(
+        self, expected: Digests | None, state: StoredState, adapter: StoredState | None = None
+    ) -> None:
+        """Refuse a model that is not the expected one, by what was read of it."""
+        own = "" if adapter is None else adapter.digest()
+        if expected is not None and self.identify(state.digest(), own) != expected:
+            raise DriftError(
+                f"{self.name}: is not what it was when the run was created; expected the same "
+                "files; put them back, or start a new run with another --out"
+            )
 
 
 @dataclass(frozen=True)
@@ -173,7 +232,7 @@ def outline(name: str, base: str | None = None, *, weights: bool = False) -> Out
         )
     under = outline(base, weights=weights)
     own = folder if check_tokenizer(folder) else under.tokenizer_folder
-    return _read(Outline(name, under.settings, under.folder, own, commit, folder))
+    return _read(Outline(name, under.settings, under.folder, own, commit, folder, under))
 
 
 def _read(found: Outline) -> Outline:
@@ -189,11 +248,13 @@ def load(
     device: str = "cpu",
     base: str | None = None,
     tokenizer: Any = None,
+    expected: Digests | None = None,
 ) -> Loaded:
     """Return the model of that name, checked, in evaluation mode, with dropout zero.
 
     ``name`` may be a ``transformers`` model in memory, with its ``tokenizer``; it is copied.
     ``base`` is the model under a LoRA adapter; without it the adapter's own config names one.
+    DriftError if it is not the ``expected`` model, before it computes anything.
     """
     if dtype not in DTYPES:
         raise ModelError(f"dtype: {dtype!r} found; expected one of {', '.join(DTYPES)}")
@@ -203,10 +264,12 @@ def load(
         if isinstance(name, str | os.PathLike):
             here = outline(os.fspath(name), base, weights=True)
             if here.in_package:
-                return _pocket_model(here, DTYPES[dtype], device)
-            model = _filled(here, DTYPES[dtype])
-            if here.adapter is not None:
-                model = merged(model, here.adapter)
+                return _pocket_model(here, DTYPES[dtype], device, expected)
+            state, adapter = here.state(DTYPES[dtype]), here.adapter_state()
+            model = fill(here.folder, here.bare, state, DTYPES[dtype])
+            if adapter is not None:
+                model = merged(model, cast(Path, here.adapter), adapter)
+            here.check(expected, state, adapter)
             name, tokenizer, revision = here.name, here.tokenizer, here.revision
         elif hasattr(name, "get_input_embeddings") and tokenizer is not None:
             model = copy.deepcopy(name).to(DTYPES[dtype])
@@ -233,26 +296,25 @@ def load(
     )
 
 
-def _filled(here: Outline, dtype: torch.dtype) -> Any:
-    return fill(here.folder, here.config, read_weights(here.folder), dtype)
-
-
-def _pocket_model(here: Outline, dtype: torch.dtype, device: str) -> Loaded:
+def _pocket_model(
+    here: Outline, dtype: torch.dtype, device: str, expected: Digests | None
+) -> Loaded:
     """Return a pocket model with its weights alone.
 
     The CPU engine needs no module, and importing that of a family takes longer than a first step.
     """
-    names, tensors = pocket_names(here.name), read_weights(here.folder)
-    table = next(iter(names.values()))
-    own = {name: read_tensor(name, stored, dtype).to(device) for name, stored in tensors.items()}
+    state = here.state(dtype)
+    weights = state.in_memory()
+    here.check(expected, state)
+    table = next(iter(weights.values()))
     return Loaded(
         here.name,
         here.config,
         here.tokenizer,
-        {name: own[stored] for name, stored in names.items()},
+        {name: value.to(device) for name, value in weights.items()},
         here.parameters,
-        tuple(name for name, stored in names.items() if stored == table),
-        lambda: _filled(here, dtype).eval().to(device),
+        tuple(name for name, value in weights.items() if value is table),
+        lambda: fill(here.folder, here.bare, here.state(dtype), dtype).eval().to(device),
         here.revision,
     )
 
@@ -288,137 +350,83 @@ def _computing_keys(config: Any) -> list[str]:
     return sorted(key for key in own if not _INCIDENTAL.fullmatch(key))
 
 
-# -- weights that stay in their files --------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class StoredState(Mapping[str, Tensor]):
-    """Weights in safetensors files, by name; several names may share a tensor.
-
-    names: the stored name of each name, where they differ.
-    dtype: what floats are converted to when they are read; None leaves them as they are stored.
-    """
-
-    tensors: Mapping[str, Stored]
-    names: Mapping[str, str] | None = None
-    dtype: torch.dtype | None = None
-
-    def __getitem__(self, name: str) -> Tensor:
-        stored = self.names[name] if self.names else name
-        return read_tensor(stored, self.tensors[stored], self.dtype)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names or self.tensors)
-
-    def __len__(self) -> int:
-        return len(self.names or self.tensors)
-
-
-def stored_state(path: Path) -> StoredState:
-    """Return the weights in one safetensors file."""
-    return StoredState(read_header(path))
-
-
 def checkpoint_state(
     name: str,
-    expected: Loaded | Outline,
+    like: Loaded | Outline,
     *,
     dtype: str = "float32",
     adapter_base: str | None = None,
+    expected: Digests | None = None,
 ) -> Mapping[str, Tensor]:
-    """Return the weights of a checkpoint under the names of the expected module.
+    """Return the weights of a checkpoint under the names of the module that it is like.
 
     They are those of ``load(name).weights``, read from their files one by one. Where no file holds
     them as they are (an adapter, tensors that transformers joins), the model is loaded once and its
-    weights stay in the host's memory. ModelError if its shape is not that of ``expected``; its
-    tokenizer is not used.
+    weights stay in the host's memory. ModelError if its shape is not that of ``like``; its
+    tokenizer is not used. DriftError, with the last tensor, if it is not the ``expected`` model.
     """
     here = outline(name, adapter_base, weights=True)
-    check_compatible(expected, here, texts=())
-    if here.adapter is None:
-        names = here.stored_names
-        if names is not None:
-            state = StoredState(read_weights(here.folder), names, DTYPES[dtype])
-            for part, value in state.items():
-                check_finite(name, part, value)
-            return state
-    return load(name, dtype=dtype, base=adapter_base).weights
+    check_compatible(like, here, texts=())
+    if here.adapter is None and here.stored_names is not None:
+        return here.state(DTYPES[dtype], lambda state: here.check(expected, state))
+    return load(name, dtype=dtype, base=adapter_base, expected=expected).weights
 
 
-# -- digests ---------------------------------------------------------------------------------------
-
-
-def state_digest(state: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 of names, dtypes, shapes and bytes, whatever the order of the tensors."""
-    whole = hashlib.sha256()
-    for name in sorted(state):
-        value = state[name].detach()
-        data: Any = value.to("cpu").contiguous().reshape(-1).view(torch.uint8).numpy()
-        whole.update(f"{name}\0{value.dtype}\0{tuple(value.shape)}\0".encode())
-        whole.update(hashlib.sha256(data).digest())
-    return f"sha256:{whole.hexdigest()}"
+# -- what identifies a model -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Digests:
-    """A checkpoint by its files and by its tensors alone.
+class Survey:
+    """What one read of a checkpoint shows; problem: why it cannot be measured, "" if it can."""
 
-    files: of all files on disk; for a hub id, its commit; for an adapter, its base's too.
-    weights: of the tensors that the model computes with, in float32 and by the names of its module,
-        whatever file, precision or name they are stored in and whatever else is written there; for
-        an adapter, of its own tensors and its base's.
+    digests: Digests
+    problem: str
+
+
+_SURVEYS: dict[tuple[object, ...], Survey] = {}
+"""By the model's name and the stamps of its files: one that stays as it is is read once."""
+
+
+def survey(
+    names: Iterable[str], adapter_base: str | None = None, workers: int = 0
+) -> dict[str, Survey]:
+    """Return what identifies checkpoints, and what is wrong with their tensors: each is read once.
+
+    workers: how many are read at a time; 0 takes as many as there are cores.
     """
-
-    files: str
-    weights: str
+    found = {name: outline(name, adapter_base, weights=True) for name in names}
+    if under := {here.under.name for here in found.values() if here.under is not None}:
+        survey(under, None, workers)  # a base that several adapters share is read once
+    keys = {name: (name, adapter_base, *_stamps(here)) for name, here in found.items()}
+    fresh = [name for name in found if keys[name] not in _SURVEYS]
+    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
+        for name, seen in zip(fresh, pool.map(_survey, [found[name] for name in fresh])):
+            _SURVEYS[keys[name]] = seen
+    return {name: _SURVEYS[keys[name]] for name in found}
 
 
 def checkpoint_digests(name: str, adapter_base: str | None = None) -> Digests:
-    """Return both digests of a checkpoint; it is read whole, once while no file of it changes."""
-    here = outline(name, adapter_base, weights=True)
-    folders = {here.folder, here.tokenizer_folder, here.adapter or here.folder}
-    files = [p for f in sorted(folders) for p in (*f.iterdir(), *(f / TEMPLATES).glob("*"))]
-    found = sorted((str(path.resolve()), path.stat()) for path in files if path.is_file())
-    seen = tuple((path, s.st_ino, s.st_size, s.st_mtime_ns) for path, s in found)
-    return _digests(name, adapter_base, here.revision, seen)
+    """Return what identifies a checkpoint."""
+    return survey([name], adapter_base)[name].digests
 
 
-@lru_cache(maxsize=1024)
-def _digests(
-    name: str, adapter_base: str | None, revision: str, seen: tuple[object, ...]
-) -> Digests:
-    """Return both digests; revision, seen: what tells whether a checkpoint is still the same."""
-    here = outline(name, adapter_base, weights=True)
-    stored = StoredState(read_weights(here.folder), here.stored_names, torch.float32)
-    weights = state_digest(stored)
-    if here.adapter is not None:
-        own = state_digest(StoredState(read_weights(here.adapter, ADAPTER_WEIGHTS)))
-        weights = digest(canonical([own, weights]))
-    return Digests(files_digest(name, adapter_base), weights)
-
-
-def check_weights(name: str, adapter_base: str | None = None) -> None:
-    """Refuse a checkpoint with a tensor that is not finite; reads it whole."""
-    here = outline(name, adapter_base, weights=True)
-    tensors = read_weights(here.folder)
-    if here.adapter is not None:
-        tensors |= read_weights(here.adapter, ADAPTER_WEIGHTS)
-    for part, value in StoredState(tensors).items():
-        check_finite(name, part, value)
-
-
-def files_digest(name: str, adapter_base: str | None = None) -> str:
-    """Return the digest of a checkpoint's files; for a hub id its commit, without its weights.
-
-    An adapter is one model with its base: the digest covers both.
-    """
-    folder, commit = locate(name)
-    if find_kind(name) is Kind.HUB:
-        own = f"hub:{name}@{commit}"
+def _survey(here: Outline) -> Survey:
+    adapter, own = here.adapter_state(), ""
+    if here.under is not None and adapter is not None:
+        base, own, state = survey([here.under.name])[here.under.name], adapter.digest(), adapter
+        weights, problem = base.digests.weights, base.problem
     else:
-        files = [*folder.iterdir(), *(folder / TEMPLATES).glob("*")]
-        digests = {str(p.relative_to(folder)): file_digest(p) for p in files if p.is_file()}
-        own = digest(canonical(digests))
-    if not holds_adapter(folder):
-        return own
-    return digest(canonical([own, files_digest(adapter_base or stated_base(folder))]))
+        state = here.state()
+        weights, problem = state.digest(), ""
+    broken = [name for name, content in state.contents.items() if not content.finite]
+    problem = problem or (str(not_finite(here.name, broken[0])) if broken else "")
+    return Survey(here.identify(weights, own), problem)
+
+
+def _stamps(here: Outline) -> list[object]:
+    """Return what changes when a file of a model does; its names are matched on the way."""
+    folders = {here.folder, here.tokenizer_folder, here.adapter or here.folder}
+    files = {path for folder in folders for path in small_files(folder)}
+    parts = [here.state(), here.adapter_state()]
+    files |= {stored.file for part in parts if part for stored in part.tensors.values()}
+    return [here.revision, *(stamp(path) for path in sorted(files))]

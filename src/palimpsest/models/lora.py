@@ -11,7 +11,7 @@ code sees an ordinary model.
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,8 @@ from torch import Tensor
 from palimpsest.errors import ModelError
 from palimpsest.facts.nonce import key_number
 from palimpsest.models.device import check_lora, check_package, foreign, quiet
-from palimpsest.models.vet import (
-    FLOATS,
-    file_in,
-    read_json,
-    read_weights,
-)
+from palimpsest.models.stored import Stored, StoredState
+from palimpsest.models.vet import FLOATS, read_json
 
 WEIGHTS = "adapter_model.safetensors"
 RANK_LIMIT = 512  # what a config may claim beyond its tensors: a default that patterns override
@@ -48,20 +44,18 @@ def adapter_base(folder: Path) -> str:
     return name
 
 
-def merged(model: Any, folder: Path) -> Any:
+def merged(model: Any, folder: Path, adapter: StoredState) -> Any:
     """Return the model with the adapter merged into its weights; the model given is used up."""
-    _check_ranks(folder)
+    _check_ranks(folder, adapter.tensors)
     check_package("peft", f"{folder}: is a LoRA adapter")
     import peft
-    from safetensors.torch import load_file
 
     with foreign(f"{folder}: its adapter", "a LoRA adapter of the base it is merged into"):
         settings = peft.LoraConfig.from_pretrained(str(folder))
         settings.init_lora_weights, settings.inference_mode = True, True
         settings.auto_mapping = None
         shell = peft.get_peft_model(model, settings)
-        state = load_file(str(file_in(folder, WEIGHTS)))
-        report = peft.set_peft_model_state_dict(shell, state)
+        report = peft.set_peft_model_state_dict(shell, adapter.in_memory())
         missing = [name for name in report.missing_keys if "lora_" in name or "modules_to" in name]
         if problems := [*missing, *report.unexpected_keys]:
             raise ModelError(
@@ -93,9 +87,9 @@ def _config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _check_ranks(folder: Path) -> None:
+def _check_ranks(folder: Path, tensors: Mapping[str, Stored]) -> None:
     """Refuse ranks that the adapter's tensors do not have, and tensors that are not floats."""
-    config, tensors = _config(folder), read_weights(folder, WEIGHTS)
+    config = _config(folder)
     stored = {
         tensor.shape[0]
         for name, tensor in tensors.items()

@@ -30,6 +30,7 @@ from torch.nn.utils import stateless
 from palimpsest.errors import ModelError
 from palimpsest.models.checkpoint import Loaded
 from palimpsest.models.fast import Forward, StackedNet, Tree, supports, tree_of
+from palimpsest.models.stored import pour
 
 STACKED_PARAMETERS = 5_000_000
 """Above this size a step is bound by arithmetic and stacking gains nothing."""
@@ -252,18 +253,12 @@ class Nets:
         return WholeNet(model, checkpointing=self._checkpointing, lora=self._lora)
 
 
-@torch.no_grad()
 def _filled(net: WholeNet, state: Mapping[str, Tensor]) -> WholeNet:
     """Return the net with these weights, taken one by one: they may lie in a file."""
     for parameter in net.params.values():
         parameter.grad = None
         parameter.requires_grad_(True)
-    own = net.model.state_dict()
-    if own.keys() != state.keys() or any(own[name].shape != state[name].shape for name in own):
-        net.model.load_state_dict(dict(state), strict=True)  # says what does not fit
-        return net
-    for name, value in own.items():
-        value.copy_(state[name])
+    pour(state, net.model.state_dict())
     return net
 
 

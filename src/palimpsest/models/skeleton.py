@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
-from torch import Tensor
 
 from palimpsest.errors import ModelError
 from palimpsest.models.device import device_memory, foreign
-from palimpsest.models.vet import FLOATS, Stored
+from palimpsest.models.stored import Stored, StoredState, is_finite, not_finite, read_tensor
+from palimpsest.models.vet import FLOATS
 
 # Tensors that older checkpoints carry and transformers now computes.
 COMPUTED = r"(rotary_emb\.inv_freq|\battn\.(masked_)?bias|\battention\.(masked_)?bias|masked_bias)$"
@@ -51,20 +50,19 @@ def skeleton(config: Any, where: str) -> Any:
         return AutoModelForCausalLM.from_config(config)
 
 
-def fill(folder: Path, config: Any, tensors: Mapping[str, Stored], dtype: torch.dtype) -> Any:
-    """Return the model of a config with the weights of the files, every tensor where it belongs."""
-    bare = skeleton(config, str(folder))
-    match_names(folder, bare, tensors)
+def fill(folder: Path, bare: Any, state: StoredState, dtype: torch.dtype) -> Any:
+    """Return the model of a skeleton with the weights of the files, each where it belongs."""
     needed = dtype.itemsize * sum(value.numel() for value in bare.parameters())
     if needed > (room := device_memory("cpu")):
         raise ModelError(
             f"{folder}: needs {needed / 1e9:.1f} GB; this machine has {room / 1e9:.1f} GB; use a "
             "larger machine or a smaller dtype"
         )
-    state = {name: read_tensor(name, stored, dtype) for name, stored in tensors.items()}
-    options: dict[str, Any] = {"config": config, "dtype": dtype, "state_dict": state}
+    options: dict[str, Any] = {"config": bare.config, "dtype": dtype}
     with foreign(f"{folder}: its weights", f"the weights of a {type(bare).__name__}"):
-        model, info = type(bare).from_pretrained(None, output_loading_info=True, **options)
+        model, info = type(bare).from_pretrained(
+            None, state_dict=state.owned(), output_loading_info=True, **options
+        )
     # Where transformers joins or splits stored tensors, only loading tells what is lost.
     _refuse(folder, "missing", info["missing_keys"])
     unknown = [name for name in info["unexpected_keys"] if not re.search(COMPUTED, name)]
@@ -113,7 +111,7 @@ def match_names(folder: Path, bare: Any, tensors: Mapping[str, Stored]) -> dict[
 
 def _check_tie(name: str, owner: str, tensors: Mapping[str, Stored]) -> None:
     """Refuse two tensors that the config calls one and that differ in the files."""
-    if not torch.equal(read_tensor(name, tensors[name]), read_tensor(owner, tensors[owner])):
+    if read_tensor(name, tensors[name]).sha != read_tensor(owner, tensors[owner]).sha:
         raise ModelError(
             f"{tensors[name].file}: tensors {name!r} and {owner!r} differ, and config.json ties "
             "them; set tie_word_embeddings to false there"
@@ -130,14 +128,6 @@ def _refuse(folder: Path, what: str, tensors: Iterable[str]) -> None:
         )
 
 
-def read_tensor(name: str, stored: Stored, dtype: torch.dtype | None = None) -> Tensor:
-    """Return one tensor in memory of its own, which a later change of the file cannot reach."""
-    with foreign(str(stored.file), "a safetensors file"):
-        with safe_open(str(stored.file), framework="pt") as file:
-            value: Tensor = file.get_tensor(name)
-        return value.to(dtype if value.is_floating_point() else None, copy=True)
-
-
 def check_loaded(name: str, model: Any, tokenizer: Any) -> None:
     """Refuse weights that are not finite, a tokenizer that does not fit, a non-causal model."""
     for part, value in model.named_parameters():
@@ -147,7 +137,8 @@ def check_loaded(name: str, model: Any, tokenizer: Any) -> None:
                 "weights; dequantize the model and save it again"
             )
     for part, value in model.state_dict().items():
-        check_finite(name, part, value)
+        if not is_finite(value):
+            raise not_finite(name, part)
     rows = model.get_input_embeddings().weight.shape[0]
     largest = max(tokenizer.get_vocab().values(), default=-1)
     if largest >= rows:
@@ -165,15 +156,3 @@ def check_loaded(name: str, model: Any, tokenizer: Any) -> None:
         raise ModelError(f"{name}: its predictions are not finite; load it as float32 or bfloat16")
     if not torch.allclose(first, second, rtol=1e-3, atol=1e-5):
         raise ModelError(f"{name}: is not causal; its predictions change with the next token")
-
-
-def check_finite(name: str, part: str, value: Tensor) -> None:
-    """Refuse a tensor with a value that is not finite."""
-    if value.numel() == 0 or not value.is_floating_point():
-        return
-    low, high = torch.aminmax(value)  # one pass, and a NaN anywhere comes out of it
-    if not (torch.isfinite(low) & torch.isfinite(high)):
-        raise ModelError(
-            f"{name}: tensor {part!r} holds NaN or infinite values; the training diverged or the "
-            "file is damaged, get another checkpoint"
-        )

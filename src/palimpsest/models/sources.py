@@ -20,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from palimpsest.errors import ModelError
-from palimpsest.models.vet import check_tokenizer, file_in, read_config
+from palimpsest.models.vet import TEMPLATES, check_tokenizer, file_in, read_config
 from palimpsest.run.files import file_digest
 
 # transformers' model_type -> the paper's family
@@ -203,6 +203,12 @@ def _nearest_folder(path: Path) -> str:
 SMALL = ["*.json", "*.txt", "tokenizer.model", "chat_template.jinja"]
 WEIGHTS = ["model.safetensors", "model-*.safetensors", "adapter_model.safetensors"]
 IGNORED = ["*/*", "*.py"]  # subfolders hold other formats of the same model
+
+
+def small_files(folder: Path) -> list[Path]:
+    """Return the files of a model's folder beside its weights that anything is read from."""
+    named = [path for path in folder.iterdir() if any(map(path.match, SMALL))]
+    return sorted(p for p in (*named, *(folder / TEMPLATES).glob("*")) if p.is_file())
 
 
 def snapshot(name: str, weights: bool) -> tuple[Path, str]:

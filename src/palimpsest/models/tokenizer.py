@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from palimpsest.errors import ModelError
-from palimpsest.models import trial
 from palimpsest.models.device import foreign
 from palimpsest.models.vet import check_tokenizer, file_in
 
@@ -24,6 +23,16 @@ TRIAL_SECONDS = 20
 """Of the processor, for building a tokenizer and trying it; large ones take three."""
 TRIAL_BYTES = 4 * 2**30
 """Of addresses, most of which are never used."""
+# Builds a tokenizer and cuts texts with it, within the bounds that the system knows.
+_TRIAL = """
+import contextlib, json, resource, sys
+tokenizer, texts, seconds, size = json.load(sys.stdin)
+for bound, most in ((resource.RLIMIT_CPU, seconds), (resource.RLIMIT_AS, size)):
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(bound, (most, most))
+from tokenizers import Tokenizer
+Tokenizer.from_str(tokenizer).encode_batch(texts)
+"""
 # Texts that tokenizers with one vocabulary cut differently: case, accents, digits, blanks, signs.
 TELLING = (
     "The guild of Asha Tren is called Velkor.", " leading", "trailing ", "UPPER lower MiXeD",
@@ -61,7 +70,7 @@ def _problem(tokenizer: str) -> str:
     """Return why a tokenizer, given as JSON, cannot be built and tried, "" if it can."""
     try:
         tried = subprocess.run(
-            [sys.executable, "-P", trial.__file__],
+            [sys.executable, "-P", "-c", _TRIAL],
             input=json.dumps([tokenizer, TELLING, TRIAL_SECONDS, TRIAL_BYTES]),
             capture_output=True,
             text=True,

@@ -8,14 +8,12 @@ one ModelError.
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
 from palimpsest.errors import ModelError
 from palimpsest.files import read_object
+from palimpsest.models.stored import Stored, read_header
 
 CONFIG_LIMIT = 4 * 2**20  # bytes
 TOKENIZER_LIMIT = INDEX_LIMIT = 128 * 2**20  # the largest known tokenizer.json has 34 MB
@@ -41,15 +39,6 @@ TEMPLATES = "additional_chat_templates"  # a folder that transformers reads besi
 SEVERAL_LIMIT = 1000  # files that a checkpoint may have in one place
 _PLAIN_NAME = re.compile(r"[\w][\w.-]{0,200}")
 _HEX = re.compile(r"[0-9a-f]{40,64}")
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """One tensor as a file describes it."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    file: Path
 
 
 def file_in(folder: Path, name: str) -> Path | None:
@@ -204,27 +193,6 @@ def _templates(folder: Path) -> list[Path]:
     paths = [_real(path, folder) for path in (inside, *inside.iterdir())][1:]
     _check_count(inside, "files", len(paths), SEVERAL_LIMIT)
     return [path for path in paths if path.is_file()]
-
-
-def read_header(path: Path) -> dict[str, Stored]:
-    """Return the tensors of a safetensors file by name, without reading one.
-
-    ``safetensors`` itself refuses a header that does not describe the rest of the file exactly: a
-    length beyond the file or 100 MB, a gap, an overlap, bytes that do not match a shape, anything
-    appended.
-    """
-    tensors: dict[str, Stored] = {}
-    try:
-        with safe_open(str(path), framework="numpy") as file:
-            for name in file.keys():  # noqa: SIM118 - it is not a mapping
-                part = file.get_slice(name)
-                tensors[name] = Stored(part.get_dtype(), tuple(part.get_shape()), path)
-    except (SafetensorError, OSError) as error:
-        raise ModelError(
-            f"{path}: is not a safetensors file ({str(error)[:200]}); it is damaged or forged, get "
-            "it again"
-        ) from error
-    return tensors
 
 
 def read_weights(folder: Path, single: str = "model.safetensors") -> dict[str, Stored]:
