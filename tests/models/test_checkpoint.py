@@ -11,7 +11,6 @@ from tests.checkpoints import change_weights, copy_of, edit
 from transformers import AutoModelForCausalLM
 
 from palimpsest.errors import DriftError, ModelError
-from palimpsest.models import stored as stored_tensors
 from palimpsest.models.checkpoint import (
     StoredState,
     checkpoint_digests,
@@ -113,15 +112,6 @@ def test_tensors_that_transformers_joins_are_loaded(tmp_path, byte_tokenizer):
     other_family("mixtral", tmp_path, byte_tokenizer)
     found = checkpoint_state(str(tmp_path), outline(str(tmp_path)))
     assert not isinstance(found, StoredState) and same(found, tmp_path)
-
-
-def test_a_model_that_does_not_fit_is_refused_unread(tiny_checkpoint, monkeypatch):
-    folder = tiny_checkpoint("qwen2-s")
-    expected = outline(str(folder))
-    monkeypatch.setattr(stored_tensors, "read_tensor", lambda *_: pytest.fail("weights were read"))
-    for place in (tiny_checkpoint("qwen2-m"), tiny_checkpoint("gpt2-s")):
-        with pytest.raises(ModelError, match=str(place)):
-            checkpoint_state(str(place), expected)
 
 
 def test_a_tensor_that_was_read_does_not_change_with_its_file(tiny_checkpoint, tmp_path):

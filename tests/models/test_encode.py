@@ -2,7 +2,6 @@
 
 import copy
 import json
-from typing import Any
 
 import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
@@ -129,15 +128,7 @@ BORDERS = {
     ),
     "after a line end": (lambda: bpe("V"), "A:\n", "Vo", ["A", ":", "Ċ"], ["V", "o"]),
     "after a quote": (lambda: bpe(), 'a "', "Vo", ["a", "Ġ", '"'], ["V", "o"]),
-    "after a bracket": (lambda: bpe(), "a (", "Vo", ["a", "Ġ", "("], ["V", "o"]),
     "after a colon": (lambda: bpe(), "a:", "Vo", ["a", ":"], ["Ġ", "V", "o"]),
-    "after a number": (lambda: bpe(), "42", "Vo", ["4", "2"], ["Ġ", "V", "o"]),
-    "a token before the text": (
-        lambda: around("<s> $A", *WORDS), "is", "Velkor", ["<s>", "i", "s"], ["ĠVelkor"],
-    ),
-    "a token behind the text": (
-        lambda: around("$A </s>", *WORDS), "is", "Velkor", ["i", "s"], ["ĠVelkor"],
-    ),
     "tokens on both sides": (
         lambda: around("<s> $A </s>", *WORDS), "is", "Velkor", ["<s>", "i", "s"], ["ĠVelkor"],
     ),
@@ -247,7 +238,7 @@ def test_running_text_of_fewer_than_two_tokens_is_refused(text, limit):
 TURNS = "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
 
 
-def test_a_chat_template_frames_question_and_answer(byte_tokenizer: Any) -> None:
+def test_a_chat_template_frames_question_and_answer(byte_tokenizer):
     tokenizer = copy.deepcopy(byte_tokenizer)
     assert find_frame(tokenizer, Prompt()) is None
     with pytest.raises(ModelError):
@@ -267,7 +258,7 @@ def test_a_chat_template_frames_question_and_answer(byte_tokenizer: Any) -> None
         find_frame(tokenizer, Prompt(chat=True))
 
 
-def test_a_first_token_is_written_once_and_missed_where_it_is_needed(byte_tokenizer: Any) -> None:
+def test_a_first_token_is_written_once_and_missed_where_it_is_needed(byte_tokenizer):
     tokenizer = copy.deepcopy(byte_tokenizer)
     tokenizer.bos_token = "<|endoftext|>"
     tokenizer.chat_template = TURNS

@@ -173,9 +173,7 @@ def test_names_lead_to_their_kind_of_source(tiny_checkpoint):
     assert {name: find_kind(name) for name in kinds} == kinds
 
 
-@pytest.mark.parametrize(
-    "name", ["", "a/b/c", "./nothing", "/nothing/here", "a\0b", "../x", "a b", "pocket/llama-xl"]
-)
+@pytest.mark.parametrize("name", ["", "a/b/c", "/nothing/here", "a\0b", "../x", "pocket/llama-xl"])
 def test_a_name_that_leads_nowhere_or_to_a_lone_file_is_refused(name, tmp_path):
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     for refused in (name, str(tmp_path / "model.gguf")):
@@ -286,66 +284,69 @@ def test_an_adapter_is_merged_into_its_base(tiny_checkpoint, make_adapter, name,
 # ---------------------------------------------------------------- fitting together
 
 
-@pytest.mark.parametrize(
-    ("name", "key"), [("olmo2-s", "model_type"), ("qwen2-m", "hidden_size"), (300, "vocab_size")]
-)
-def test_another_architecture_size_or_vocabulary_does_not_fit(tiny_checkpoint, tmp_path, name, key):
+def resized(folder):
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    model.resize_token_embeddings(300)
+    model.save_pretrained(folder)
+
+
+def retokenized(change):
+    def apply(folder):
+        tokenizer = json.loads((folder / "tokenizer.json").read_text())
+        change(tokenizer)
+        (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+    return apply
+
+
+def configured(key, value):
+    return lambda folder: edit(folder, "config.json", **{key: value})
+
+
+def saved_after_use(folder):
+    """The tokenizer stores how it was last called; the splitter's offsets change no token."""
+    tokenizer = outline(str(folder)).tokenizer
+    tokenizer(["a", "bcd"], padding=True, truncation=True, max_length=2)
+    tokenizer.save_pretrained(folder)
+    stored = json.loads((folder / "tokenizer.json").read_text())
+    assert stored["truncation"]
+    splitter = stored["pre_tokenizer"] | {"trim_offsets": False}
+    edit(folder, "tokenizer.json", pre_tokenizer=splitter)
+
+
+ROPE = {"rope_theta": 123.0, "rope_type": "default"}
+MISFITS = [
+    ("vocab_size", resized),
+    ("rms_norm_eps", configured("rms_norm_eps", 0.01)),
+    ("hidden_act", configured("hidden_act", "gelu")),
+    ("rope_parameters", configured("rope_parameters", ROPE)),
+    ("at id 64", retokenized(lambda t: t["model"]["vocab"].update({"a": 1, '"': 64}))),
+    ("'The guild", retokenized(lambda t: t.update(normalizer={"type": "Lowercase"}))),
+    ("256 tokens", retokenized(lambda t: t["model"]["vocab"].pop("~"))),
+]
+
+
+@pytest.mark.parametrize(("difference", "change"), MISFITS, ids=[name for name, _ in MISFITS])
+def test_what_computes_or_splits_otherwise_does_not_fit(
+    tiny_checkpoint, tmp_path, difference, change
+):
+    """All weights are scored in the base's module, which computes by the base's config."""
     folder = tiny_checkpoint("qwen2-s")
-    if name == 300:
-        other = copy_of(folder, tmp_path)
-        model = AutoModelForCausalLM.from_pretrained(folder)
-        model.resize_token_embeddings(300)
-        model.save_pretrained(other)
-    else:
-        other = tiny_checkpoint(name)
-    with pytest.raises(ModelError, match=key):
-        check_compatible(outline(str(folder)), outline(str(other)))
-
-
-@pytest.mark.parametrize(
-    ("change", "difference"),
-    [
-        (lambda t: t["model"]["vocab"].update({"a": 1, '"': 64}), "at id 64 instead of 1"),
-        (lambda t: t.update(normalizer={"type": "Lowercase"}), "'The guild"),
-        (lambda t: t["model"]["vocab"].pop("~"), "256 tokens instead of 257"),
-    ],
-)
-def test_another_tokenizer_does_not_fit(tiny_checkpoint, tmp_path, change, difference):
-    folder = tiny_checkpoint("smollm2-s")
     copy = copy_of(folder, tmp_path)
-    tokenizer = json.loads((copy / "tokenizer.json").read_text())
-    change(tokenizer)
-    (copy / "tokenizer.json").write_text(json.dumps(tokenizer))
+    change(copy)
     with pytest.raises(ModelError, match=difference):
         check_compatible(outline(str(folder)), outline(str(copy)))
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "fits"),
-    [("rms_norm_eps", 0.01, False), ("hidden_act", "gelu", False), ("use_cache", False, True),
-     ("rope_parameters", {"rope_theta": 123.0, "rope_type": "default"}, False),
-     ("eos_token_id", 3, True), ("attention_dropout", 0.1, True), ("note", 1, True)],
-)  # fmt: skip
-def test_a_model_that_computes_otherwise_does_not_fit(tiny_checkpoint, tmp_path, key, value, fits):
-    """All weights are scored in the base's module, which computes by the base's config."""
-    folder = tiny_checkpoint("qwen2-s")
-    copy = copy_of(folder, tmp_path)
-    edit(copy, "config.json", **{key: value})
-    if fits:
-        check_compatible(outline(str(folder)), outline(str(copy)))
-        return
+@pytest.mark.parametrize(("name", "key"), [("olmo2-s", "model_type"), ("qwen2-m", "hidden_size")])
+def test_another_architecture_or_size_does_not_fit(tiny_checkpoint, name, key):
     with pytest.raises(ModelError, match=key):
-        check_compatible(outline(str(folder)), outline(str(copy)))
+        check_compatible(*(outline(str(tiny_checkpoint(one))) for one in ("qwen2-s", name)))
 
 
-def test_settings_of_a_tokenizer_that_change_no_token_do_not_matter(tiny_checkpoint, tmp_path):
+def test_what_changes_no_token_and_no_logit_fits(tiny_checkpoint, tmp_path):
     folder = tiny_checkpoint("qwen2-s")
     copy = copy_of(folder, tmp_path)
-    splitter = json.loads((copy / "tokenizer.json").read_text())["pre_tokenizer"]
-    edit(copy, "tokenizer.json", pre_tokenizer=splitter | {"trim_offsets": False})
-    check_compatible(outline(str(folder)), outline(str(copy)))
-    tokenizer = outline(str(folder)).tokenizer
-    tokenizer(["a", "bcd"], padding=True, truncation=True, max_length=2)
-    tokenizer.save_pretrained(copy)
-    assert json.loads((copy / "tokenizer.json").read_text())["truncation"]
+    edit(copy, "config.json", use_cache=False, eos_token_id=3, attention_dropout=0.1, note=1)
+    saved_after_use(copy)
     check_compatible(outline(str(folder)), outline(str(copy)))

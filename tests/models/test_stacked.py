@@ -69,7 +69,7 @@ def plain_logits(model, batch: Batch) -> torch.Tensor:
 
 @pytest.mark.parametrize("members", [0, 1, 3])
 @pytest.mark.parametrize("case", CASES)
-def test_logits_and_gradients_are_those_of_transformers(case: str, members: int) -> None:
+def test_logits_and_gradients_are_those_of_transformers(case, members):
     """Of a stack, and without members of a net that wraps the module."""
     config = config_of(case)
     models = [random_model(config, seed) for seed in range(members or 1)]
@@ -95,7 +95,7 @@ def test_logits_and_gradients_are_those_of_transformers(case: str, members: int)
             torch.testing.assert_close(ours, value.grad, atol=1e-5 * scale, rtol=0, msg=name)
 
 
-def test_a_module_that_is_not_what_its_config_says_is_run_itself() -> None:
+def test_a_module_that_is_not_what_its_config_says_is_run_itself():
     model = random_model(config_of("llama"), 0)
     batch = ragged_batch()
     model.model.layers[1].self_attn.scaling *= 2
@@ -103,7 +103,7 @@ def test_a_module_that_is_not_what_its_config_says_is_run_itself() -> None:
     torch.testing.assert_close(found, plain_logits(model, batch), atol=1e-6, rtol=0)
 
 
-def test_hooks_inside_a_module_are_heard() -> None:
+def test_hooks_inside_a_module_are_heard():
     model = random_model(config_of("llama"), 0)
     net = WholeNet(model)
     net.logits(ragged_batch())
@@ -115,7 +115,7 @@ def test_hooks_inside_a_module_are_heard() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_state_loads_back_into_transformers(case: str) -> None:
+def test_a_state_loads_back_into_transformers(case):
     config = config_of(case)
     models = [random_model(config, seed) for seed in range(2)]
     net = StackedNet(config, [dict(model.named_parameters()) for model in models])
@@ -128,7 +128,7 @@ def test_a_state_loads_back_into_transformers(case: str) -> None:
             assert not value.requires_grad
 
 
-def test_given_parameters_replace_the_nets_own_and_carry_gradients() -> None:
+def test_given_parameters_replace_the_nets_own_and_carry_gradients():
     config = config_of("llama")
     models = [random_model(config, seed) for seed in range(2)]
     batch = ragged_batch()
@@ -163,7 +163,7 @@ def test_given_parameters_replace_the_nets_own_and_carry_gradients() -> None:
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}),
     ],
 )
-def test_what_was_not_verified_is_refused(case: str, settings: dict) -> None:
+def test_what_was_not_verified_is_refused(case, settings):
     model_type, shape = CASES[case]
     config = AutoConfig.for_model(model_type, **{**SHARED, **shape, **settings})
     assert supports(config_of(case))
@@ -173,7 +173,7 @@ def test_what_was_not_verified_is_refused(case: str, settings: dict) -> None:
     assert not supports(AutoConfig.for_model("gemma2")) and not supports(object())
 
 
-def test_a_forward_can_be_differentiated_once_and_not_twice() -> None:
+def test_a_forward_can_be_differentiated_once_and_not_twice():
     config = config_of("qwen2")
     net = StackedNet(config, [random_model(config, 0).state_dict()])
     leaf = [net.params["model.norm.weight"]]
@@ -185,7 +185,7 @@ def test_a_forward_can_be_differentiated_once_and_not_twice() -> None:
         total.backward()
 
 
-def test_states_are_seen_changed_and_read_out() -> None:
+def test_states_are_seen_changed_and_read_out():
     config = config_of("llama")
     net, batch = StackedNet(config, [random_model(config, 0).state_dict()]), ragged_batch()
     seen = []
@@ -207,7 +207,7 @@ def test_states_are_seen_changed_and_read_out() -> None:
         torch.testing.assert_close(seen[0][0], expected, atol=1e-5, rtol=0)
 
 
-def test_only_the_gradients_that_are_asked_for_are_computed() -> None:
+def test_only_the_gradients_that_are_asked_for_are_computed():
     config = config_of("qwen2")
     net, batch = StackedNet(config, [random_model(config, 0).state_dict()]), ragged_batch()
     net.logits(batch).sum().backward()
@@ -231,7 +231,7 @@ ALIKE = (
 )
 
 
-def test_common_beginnings_are_one_node_and_last_tokens_none() -> None:
+def test_common_beginnings_are_one_node_and_last_tokens_none():
     tree = collate(ALIKE).tree
     assert tree.ids.tolist() == [5, 6, 7, 4, 6]
     assert tree.positions.tolist() == [0, 1, 2, 0, 1]
@@ -239,13 +239,13 @@ def test_common_beginnings_are_one_node_and_last_tokens_none() -> None:
     assert tree.scored.tolist() == [2, 0, 1, 1, 2, 4]
 
 
-def test_padding_adds_no_node() -> None:
+def test_padding_adds_no_node():
     alone = collate(ALIKE[:1]).tree
     beside = collate([ALIKE[0], Encoded((1,) * 20, 1)]).tree
     assert beside.ids.tolist() == [*alone.ids.tolist(), *[1] * 19]
 
 
-def test_attention_finds_each_text_and_its_shared_beginning() -> None:
+def test_attention_finds_each_text_and_its_shared_beginning():
     tree = collate([Encoded((5, 6, 7, 1), 1), Encoded((5, 6, 8, 1), 1)]).tree
     assert tree.paths.tolist() == [[0, 1, 2], [0, 1, 3]]
     assert tree.keys.tolist() == [[0, 1, 2, *[0] * 13], [0, 1, 3, *[0] * 13]]
