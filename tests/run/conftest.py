@@ -1,11 +1,7 @@
-from pathlib import Path
-
 import pytest
 from toy import toy_run
 
-from palimpsest.run.store import Run
-
 
 @pytest.fixture
-def run(quick: Path) -> Run:
+def run(quick):
     return toy_run(quick / "run")

@@ -2,12 +2,10 @@
 
 ray_study.py plain FOLDER      a cluster of its own
 ray_study.py cluster FOLDER    two nodes, one of which is killed in the middle
-ray_study.py signal FOLDER     a cluster of its own, stopped by SIGTERM in the middle
 """
 
 import json
 import os
-import signal
 import sys
 import threading
 import time
@@ -20,7 +18,6 @@ from toy import ToyJob, toy_terms
 
 from palimpsest.run.executor import Event, Outcome
 from palimpsest.run.ray import RayExecutor
-from palimpsest.run.signals import Stopped
 from palimpsest.run.status import read_progress
 from palimpsest.run.store import Run
 from palimpsest.run.versions import code_version, package_versions
@@ -81,38 +78,9 @@ def cluster(folder: Path) -> dict[str, Any]:
     return as_json(outcome) | {"again": again, "killed": len(killed)}
 
 
-def stopped(folder: Path) -> dict[str, Any]:
-    run = real_run(folder / "ray", "held-1", "held-2", "held-3")
-    handlers = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
-    started: set[str] = set()
-
-    def watch(event: Event) -> None:
-        if event.step == "part-1":
-            started.add(event.cell)
-            if len(started) == 2:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    try:
-        RayExecutor().execute(ToyJob(folder), run, workers=2, on_event=watch)
-    except Stopped as error:
-        return {
-            "exit": error.exit_code,
-            "steps": {cell: run.cell(cell).step_names() for cell in run.cells},
-            "at work": len(read_progress(run.path).at_work),
-            "handlers": handlers == [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)],
-        }
-    return {"exit": 0}
-
-
-MODES: dict[str, Callable[[Path], dict[str, Any]]] = {
-    "plain": plain,
-    "cluster": cluster,
-    "signal": stopped,
-}
-
 if __name__ == "__main__":
     try:
-        print(json.dumps(MODES[sys.argv[1]](Path(sys.argv[2]))))
+        print(json.dumps({"plain": plain, "cluster": cluster}[sys.argv[1]](Path(sys.argv[2]))))
     except Exception as error:
         # Ray's own limit of 30 seconds for its processes, on a machine that is too busy for it.
         if "timed out during startup" not in str(error):

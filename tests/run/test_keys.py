@@ -2,7 +2,6 @@
 
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from toy import STEPS, ToyJob, contents, damage, do_steps, toy_run, work
@@ -22,16 +21,16 @@ def computed(run: Run, job: ToyJob, reuse: Run | None = None) -> list[str]:
 
 
 @pytest.fixture
-def one(quick: Path) -> Run:
+def one(quick):
     return toy_run(quick / "run", "a")
 
 
 @pytest.fixture
-def job(quick: Path) -> ToyJob:
+def job(quick):
     return ToyJob(quick)
 
 
-def test_one_more_candidate_costs_its_own_steps_wherever_it_stands(one: Run, job: ToyJob) -> None:
+def test_one_more_candidate_costs_its_own_steps_wherever_it_stands(one, job):
     assert computed(one, job) == list(STEPS)
     rows = one.cell("a").table("items")
     for candidates in (
@@ -50,7 +49,7 @@ def test_one_more_candidate_costs_its_own_steps_wherever_it_stands(one: Run, job
     assert computed(one, grown) == []
 
 
-def test_a_grown_run_has_the_rows_of_one_made_at_once(one: Run, job: ToyJob, quick: Path) -> None:
+def test_a_grown_run_has_the_rows_of_one_made_at_once(one, job, quick):
     grown = replace(job, candidates=("part-0", "part-1"))
     computed(one, replace(job, candidates=("part-0",)))
     computed(one, grown)
@@ -59,7 +58,7 @@ def test_a_grown_run_has_the_rows_of_one_made_at_once(one: Run, job: ToyJob, qui
     assert contents(one.path) == contents(whole.path)
 
 
-def test_an_edited_plug_in_redoes_its_own_rows_and_no_others(one: Run, job: ToyJob) -> None:
+def test_an_edited_plug_in_redoes_its_own_rows_and_no_others(one, job):
     computed(one, job)
     before = one.cell("a").table("items")
     edited = replace(job, versions=(("part-1", 2),))
@@ -74,7 +73,7 @@ def test_an_edited_plug_in_redoes_its_own_rows_and_no_others(one: Run, job: ToyJ
     ]  # fmt: skip
 
 
-def test_a_candidate_that_is_left_out_leaves_the_cell(one: Run, job: ToyJob) -> None:
+def test_a_candidate_that_is_left_out_leaves_the_cell(one, job):
     computed(one, job)
     fewer = replace(job, candidates=("part-0", "part-2"))
     assert computed(one, fewer) == []
@@ -85,28 +84,7 @@ def test_a_candidate_that_is_left_out_leaves_the_cell(one: Run, job: ToyJob) -> 
     assert computed(one, job) == ["train", "part-1"]
 
 
-class Renamed(ToyJob):
-    """The same steps with the same keys under other names."""
-
-    def cell(self, cell_id: str):  # type: ignore[no-untyped-def]
-        cell = super().cell(cell_id)
-        names = {f"part-{n}": f"unlearn-{n}" for n in range(3)}
-        steps = tuple(replace(s, name=names.get(s.name, s.name)) for s in cell.steps)
-        cell.__class__ = type("RenamedCell", (type(cell),), {"steps": steps})
-        return cell
-
-
-def test_a_step_is_found_by_its_key_under_another_name(one: Run, job: ToyJob) -> None:
-    computed(one, job)
-    assert computed(one, Renamed(job.base)) == []
-    manifest = one.cell("a").manifest("unlearn-1")
-    assert manifest["origin"] is None
-    assert manifest["files"] == one.cell("a").manifest("part-1")["files"]
-
-
-def test_a_reused_run_gives_its_results_by_key_and_is_named_as_their_origin(
-    one: Run, job: ToyJob, quick: Path
-) -> None:
+def test_a_reused_run_gives_its_results_by_key_and_is_named_as_their_origin(one, job, quick):
     computed(one, job)
     before = contents(one.path)
     other = toy_run(quick / "other", "a", steps={"inject": 999})
@@ -133,7 +111,7 @@ def test_a_reused_run_gives_its_results_by_key_and_is_named_as_their_origin(
     assert computed(other, grown) == []
 
 
-def test_what_is_damaged_in_a_reused_run_is_computed(one: Run, job: ToyJob, quick: Path) -> None:
+def test_what_is_damaged_in_a_reused_run_is_computed(one, job, quick):
     computed(one, job)
     damage(one.cell("a").folder / "steps" / "part-0" / "items.parquet", "flip")
     damage(one.cell("a").folder / "steps" / "part-1" / "manifest.json", "flip")
@@ -141,7 +119,7 @@ def test_what_is_damaged_in_a_reused_run_is_computed(one: Run, job: ToyJob, quic
     assert computed(other, job, reuse=one) == ["train", "part-0", "part-1", "panel"]
 
 
-def test_an_unfinished_run_can_be_reused(one: Run, job: ToyJob, quick: Path) -> None:
+def test_an_unfinished_run_can_be_reused(one, job, quick):
     do_steps(one, "a", "train", "reference", "part-2")
     other = toy_run(quick / "other", "a", steps=7)
     # Its weights are still there, so nothing is trained again; the other run keeps its own.

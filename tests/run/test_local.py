@@ -1,6 +1,5 @@
 """Workers: what they compute, what they survive, how they stop. Most of it holds for any pool."""
 
-import json
 import os
 import signal
 import subprocess
@@ -10,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from toy import STEPS, ToyCell, ToyJob, digests, toy_run, work
+from toy import STEPS, ToyJob, digests, toy_run, work
 
 import palimpsest
 from palimpsest.errors import FolderLocked, MachineError, PalimpsestError
@@ -30,7 +29,7 @@ def execute(run: Run, workers: int = 1, *, on_event: OnEvent = silent) -> Outcom
     return LocalExecutor().execute(ToyJob(run.path.parent), run, workers=workers, on_event=on_event)
 
 
-def test_inline_one_worker_and_three_give_the_same_bytes(quick: Path) -> None:
+def test_inline_one_worker_and_three_give_the_same_bytes(quick):
     found = []
     for workers in (0, 1, 3):
         run = toy_run(quick / str(workers) / "run")
@@ -45,7 +44,7 @@ def test_inline_one_worker_and_three_give_the_same_bytes(quick: Path) -> None:
     assert len({(line["cell"], line["step"]) for line in lines}) == len(lines) == 14
 
 
-def test_a_worker_lost_after_its_last_write_takes_no_file_of_another_with_it(run: Run) -> None:
+def test_a_worker_lost_after_its_last_write_takes_no_file_of_another_with_it(run):
     with run.lock():
         doing = Work(job := ToyJob(run.path.parent), run, silent)
         task = doing.next("worker-0")
@@ -62,7 +61,7 @@ def test_a_worker_lost_after_its_last_write_takes_no_file_of_another_with_it(run
     assert not writing.exists() and run.verify() == ()
 
 
-def test_faults_cost_their_own_step_and_what_needs_it(quick: Path) -> None:
+def test_faults_cost_their_own_step_and_what_needs_it(quick):
     cells = ["fails-1", "diverges-1", "silent-1", "dies-1", "doomed-1", "a"]
     run = toy_run(quick / "run", *cells)
     events: list[Event] = []
@@ -98,7 +97,7 @@ def test_faults_cost_their_own_step_and_what_needs_it(quick: Path) -> None:
     assert {event.step for event in again if event.kind == "step"} == {"part-1"}
 
 
-def test_a_cell_whose_steps_cannot_be_planned_fails_alone(quick: Path) -> None:
+def test_a_cell_whose_steps_cannot_be_planned_fails_alone(quick):
     run = toy_run(quick / "run", "a", "unplanned-1")
     outcome = work(run)
     failure = Failure("model_error", "no such model", "")
@@ -106,49 +105,14 @@ def test_a_cell_whose_steps_cannot_be_planned_fails_alone(quick: Path) -> None:
     assert status(run).failed == {"unplanned-1": failure}
 
 
-def test_a_fault_of_the_machine_ends_the_run_and_is_not_recorded(quick: Path) -> None:
+def test_a_fault_of_the_machine_ends_the_run_and_is_not_recorded(quick):
     run = toy_run(quick / "run", "memory-1", "a")
     with pytest.raises(MachineError):
         execute(run)
     assert status(run).failed == {} and not status(run).working
 
 
-def test_events_report_each_step_and_the_end_of_a_cell(quick: Path) -> None:
-    run = toy_run(quick / "run", "a")
-    events: list[Event] = []
-    work(run, on_event=events.append)
-    assert (events[0].kind, events[0].done, events[0].total) == ("run", 0, 1)
-    started = [(e.step, e.words, e.done, e.total) for e in events if e.kind == "step"]
-    assert started == [
-        *((name, f"doing {name}", number, 6) for number, name in enumerate(STEPS)),
-        ("finish", "finishing", 6, 6),
-    ]
-    assert [e.step for e in events if e.kind == "done"] == [*STEPS, "finish"]
-    assert all(e.seconds > 0 for e in events if e.kind == "done")
-    assert (events[-1].kind, events[-1].cell) == ("finished", "a")
-    lines = (run.path / "progress" / "inline.jsonl").read_text().splitlines()
-    assert [json.loads(line)["event"] for line in lines] == ["started", "done"] * 7 + ["ended"]
-
-
-class Remembering(ToyCell):
-    """Its cache is what it has seen: the summary says which steps one worker did."""
-
-    def finish(self, store: object) -> dict[str, object]:
-        return {"seen": self.seen}
-
-
-class RememberingJob(ToyJob):
-    def cell(self, cell_id: str) -> ToyCell:
-        return Remembering(cell_id, self)
-
-
-def test_a_worker_keeps_the_work_of_its_cell_between_steps(quick: Path) -> None:
-    run = toy_run(quick / "run")
-    LocalExecutor().execute(RememberingJob(quick), run)
-    assert run.cell("b").summary()["seen"] == list(STEPS)
-
-
-def test_finished_cells_are_not_touched(quick: Path) -> None:
+def test_finished_cells_are_not_touched(quick):
     run = toy_run(quick / "run")
     work(run)
     files = [path for path in (run.path / "cells").rglob("*") if path.is_file()]
@@ -158,9 +122,7 @@ def test_finished_cells_are_not_touched(quick: Path) -> None:
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_the_workers_and_keeps_what_is_stored(
-    quick: Path, signum: signal.Signals
-) -> None:
+def test_a_signal_stops_the_workers_and_keeps_what_is_stored(quick, signum):
     cells = ("held-1", "held-2")
     run = toy_run(quick / "run", *cells)
     handler = signal.getsignal(signum)
@@ -196,9 +158,7 @@ if __name__ == "__main__":
 """
 
 
-def test_workers_end_with_a_command_that_is_killed_and_the_next_command_waits(
-    quick: Path,
-) -> None:
+def test_workers_end_with_a_command_that_is_killed_and_the_next_command_waits(quick):
     run = toy_run(quick / "run", "held-1", "held-2")
     (quick / "parent.py").write_text(PARENT)
     parent = subprocess.Popen(
@@ -220,7 +180,7 @@ def test_workers_end_with_a_command_that_is_killed_and_the_next_command_waits(
         assert work(run).done == run.cells  # the caller may hold the run itself
 
 
-def test_a_worker_that_lives_on_is_named(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_lives_on_is_named(quick, monkeypatch):
     run = toy_run(quick / "run", "a")
     monkeypatch.setattr("palimpsest.run.store.PATIENCE", 0.1)
     with (
@@ -240,7 +200,7 @@ def _refuse() -> None:
     raise ImportError("no module of that name here")
 
 
-def test_a_job_that_no_worker_can_load_is_one_error(quick: Path) -> None:
+def test_a_job_that_no_worker_can_load_is_one_error(quick):
     run = toy_run(quick / "run", "a")
     with pytest.raises(PalimpsestError, match="ImportError"):
         LocalExecutor().execute(Unpicklable(quick), run)
@@ -264,9 +224,7 @@ class _Swallower:
         signal.raise_signal(signal.SIGTERM)
 
 
-def test_a_signal_is_noted_where_python_swallows_exceptions_and_raised_before_the_next_write(
-    quick: Path,
-) -> None:
+def test_a_signal_is_noted_where_python_swallows_exceptions_and_raised_before_the_next_write(quick):
     before = signal.getsignal(signal.SIGTERM)
     with stop_signals() as stop:
         _Swallower()
@@ -281,35 +239,8 @@ def test_a_signal_is_noted_where_python_swallows_exceptions_and_raised_before_th
     files.write_bytes(quick / "later.json", b"{}")
 
 
-def test_a_signal_that_a_library_turns_into_an_error_is_no_failure_of_the_step(
-    quick: Path,
-) -> None:
+def test_a_signal_that_a_library_turns_into_an_error_is_no_failure_of_the_step(quick):
     run = toy_run(quick / "run", "stopped-1")
     with stop_signals(), pytest.raises(Stopped):
         work(run)
     assert run.cell("stopped-1").failure() is None
-
-
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_while_the_interpreter_ends_breaks_nothing_off(signum: signal.Signals) -> None:
-    """The command is over: there is nothing to stop."""
-    script = (
-        "import atexit, os, sys, time\n"
-        "from palimpsest import cli\n"
-        "def strike():\n"
-        f"    os.kill(os.getpid(), {int(signum)})\n"
-        "    time.sleep(0.1)\n"
-        "    print('to the end')\n"
-        "atexit.register(strike)\n"
-        "sys.argv = ['palimpsest', '--no-such-flag']\n"
-        "cli.main()\n"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", script],
-        env=os.environ | {"PYTHONPATH": PATH},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert (ended.returncode, ended.stdout) == (2, "to the end\n")
-    assert "Interrupt" not in ended.stderr

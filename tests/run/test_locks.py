@@ -52,11 +52,11 @@ def child(code: str, path: Path) -> Iterator["subprocess.Popen[str]"]:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "run.lock"
 
 
-def test_a_second_command_is_told_who_holds_the_folder(path: Path) -> None:
+def test_a_second_command_is_told_who_holds_the_folder(path):
     with child(HOLD, path) as process:
         who = rf"palimpsest study \(pid {process.pid} on "
         with pytest.raises(FolderLocked, match=who), lock(path, "second"):
@@ -70,7 +70,7 @@ def test_a_second_command_is_told_who_holds_the_folder(path: Path) -> None:
             assert (holder(path) or "").startswith("heir (pid")
 
 
-def test_a_lock_ends_with_its_owner_though_a_forked_child_lives_on(path: Path) -> None:
+def test_a_lock_ends_with_its_owner_though_a_forked_child_lives_on(path):
     with child(HOLD_AND_FORK, path) as process:
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -78,7 +78,7 @@ def test_a_lock_ends_with_its_owner_though_a_forked_child_lives_on(path: Path) -
             pass
 
 
-def test_a_lock_is_not_shared_within_a_process_and_its_file_stays(path: Path) -> None:
+def test_a_lock_is_not_shared_within_a_process_and_its_file_stays(path):
     with lock(path, "first"):
         assert held_here(path)
         with pytest.raises(FolderLocked, match=f"pid {os.getpid()}"), lock(path, "again"):

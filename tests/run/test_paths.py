@@ -14,7 +14,7 @@ from palimpsest.run.store import Run
 
 
 @pytest.fixture
-def here(quick: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(quick, monkeypatch):
     """A working folder with a neighbor ``far`` to which ``link`` leads."""
     (quick / "here").mkdir()
     (quick / "far").mkdir()
@@ -32,9 +32,7 @@ def here(quick: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("my прогон/ñ-運行", "here/my прогон/ñ-運行"),
     ],
 )
-def test_a_run_is_made_and_resumed_under_every_spelling_of_its_path(
-    here: Path, spelled: str, real: str
-) -> None:
+def test_a_run_is_made_and_resumed_under_every_spelling_of_its_path(here, spelled, real):
     for times in (2 * len(STEPS), 0):
         # As every command does: the folder is held by the command while its executor works.
         run, outcome = run_cells(ToyJob(here), Path(spelled), toy_terms(), (), RunOptions())
@@ -46,7 +44,7 @@ def test_a_run_is_made_and_resumed_under_every_spelling_of_its_path(
             pass
 
 
-def test_a_run_folder_that_was_moved_resumes_with_the_same_bytes(here: Path) -> None:
+def test_a_run_folder_that_was_moved_resumes_with_the_same_bytes(here):
     do_steps(toy_run(Path("before")), "a", "train", "part-0")
     shutil.move("before", "../far/after")
     moved = toy_run(Path("link/after"))
@@ -57,7 +55,7 @@ def test_a_run_folder_that_was_moved_resumes_with_the_same_bytes(here: Path) -> 
 
 
 @pytest.mark.parametrize("spelled", ["x" * 300, "a/b/" + "x" * 300, "loop/x", "file/x", "nul\0"])
-def test_where_no_folder_can_be_the_error_names_the_path(here: Path, spelled: str) -> None:
+def test_where_no_folder_can_be_the_error_names_the_path(here, spelled):
     Path("loop").symlink_to("loop")
     Path("file").touch()
     for refused in (folder_path, Run.open, Run.find, toy_run):
@@ -68,9 +66,7 @@ def test_where_no_folder_can_be_the_error_names_the_path(here: Path, spelled: st
     assert refusal.value.key == "out"
 
 
-def test_a_folder_that_cannot_be_written_to_is_refused_before_any_work(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_written_to_is_refused_before_any_work(here, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
     with pytest.raises(PlanError) as refusal:
         check_out(Path("../new/run"))

@@ -66,7 +66,7 @@ def check_bytes(folder: Path, ray: Run) -> None:
 
 @needs_ray
 @pytest.mark.timeout(1800)
-def test_ray_gives_the_bytes_of_this_process_and_survives_a_killed_worker(quick: Path) -> None:
+def test_ray_gives_the_bytes_of_this_process_and_survives_a_killed_worker(quick):
     result = study("plain", quick)
     assert result["done"] == ["a", "dies-1"]
     assert result["failed"] == {"fails-1": ["error", "ValueError: fails-1 was made to fail"]}
@@ -76,22 +76,13 @@ def test_ray_gives_the_bytes_of_this_process_and_survives_a_killed_worker(quick:
 @needs_ray
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_node_killed_in_the_middle_loses_nothing(tmp_path: Path) -> None:
+def test_a_node_killed_in_the_middle_loses_nothing(tmp_path):
     result = study("cluster", tmp_path)
     assert result["killed"] == 1 and result["failed"] == {}
     assert result["done"] == ["held-1", "held-2"]
     # One step was at work on the node that was killed, and is started again elsewhere.
     assert len(result["again"]) == 1 and result["again"][0] in STEPS
     check_bytes(tmp_path, Run.open(tmp_path / "ray"))
-
-
-@needs_ray
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_a_signal_stops_the_workers_and_keeps_what_is_stored(tmp_path: Path) -> None:
-    result = study("signal", tmp_path)
-    assert result["exit"] == 143 and result["at work"] == 0 and result["handlers"]
-    assert sum(len(steps) for steps in result["steps"].values()) >= 4
 
 
 class NoRay:
@@ -112,8 +103,8 @@ class NoRay:
     ids=["missing", "own", "of the environment"],
 )
 def test_a_ray_that_is_missing_or_does_not_answer_is_one_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ray: Any, address: str, named: str
-) -> None:
+    tmp_path, monkeypatch, ray, address, named
+):
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     if address:
@@ -123,7 +114,7 @@ def test_a_ray_that_is_missing_or_does_not_answer_is_one_error(
     assert named in str(refusal.value)
 
 
-def test_a_worker_asks_ray_for_the_resources_it_was_given() -> None:
+def test_a_worker_asks_ray_for_the_resources_it_was_given():
     gpu, cpu = ({"engine": {"device": device}} for device in ("cuda", "cpu"))
     assert RayExecutor().resources(gpu)["num_gpus"] == 1
     flags = RunFlags(executor="ray", per_step="gpus=0.5,memory=2")
@@ -136,9 +127,7 @@ def test_a_worker_asks_ray_for_the_resources_it_was_given() -> None:
         assert refused.value.key == "--per-step"
 
 
-def test_a_node_without_the_folder_or_with_other_code_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_without_the_folder_or_with_other_code_is_refused(tmp_path, monkeypatch):
     run = real_run(tmp_path / "run", "a")
     monkeypatch.setattr("palimpsest.run.ray.code_version", lambda: run.terms.code)
     _check_node(str(run.path), "n1")

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from palimpsest.errors import DamagedArtifact, StoreError
-from palimpsest.run import tables
 from palimpsest.run.tables import concatenate, table_bytes, table_from_bytes
 
 COLUMNS = {
@@ -15,7 +14,7 @@ COLUMNS = {
 }
 
 
-def test_a_table_comes_back_as_it_was_stored() -> None:
+def test_a_table_comes_back_as_it_was_stored():
     data = table_bytes(COLUMNS)
     table = table_from_bytes(data, "t")
     assert list(table) == list(COLUMNS) and table_bytes(table) == data
@@ -26,7 +25,7 @@ def test_a_table_comes_back_as_it_was_stored() -> None:
     assert (table["model"] == "base").tolist() == [True, False, True]
 
 
-def test_the_same_columns_give_the_same_bytes_whatever_holds_them() -> None:
+def test_the_same_columns_give_the_same_bytes_whatever_holds_them():
     again = {name: np.array(values) for name, values in COLUMNS.items()}
     assert again["model"].dtype.kind == "U"
     assert table_bytes(again) == table_bytes(COLUMNS)
@@ -34,19 +33,19 @@ def test_the_same_columns_give_the_same_bytes_whatever_holds_them() -> None:
     assert table_bytes(objects) == table_bytes(COLUMNS)
 
 
-def test_every_nan_is_stored_as_one() -> None:
+def test_every_nan_is_stored_as_one():
     odd = np.array([0xFFF8000000000001], dtype=np.uint64).view(np.float64)
     assert table_bytes({"x": odd}) == table_bytes({"x": np.array([np.nan])})
 
 
-def test_a_table_longer_than_a_row_group_comes_back_whole() -> None:
+def test_a_table_longer_than_a_row_group_comes_back_whole():
     long = {"fact": [f"f{n % 70_000}" for n in range(140_000)], "n": np.arange(140_000)}
     table = table_from_bytes(table_bytes(long), "t")
     assert table["fact"].tolist() == long["fact"]
     np.testing.assert_array_equal(table["n"], long["n"])
 
 
-def test_an_empty_table_keeps_its_columns() -> None:
+def test_an_empty_table_keeps_its_columns():
     empty = {"fact": np.empty(0, dtype=object), "n": np.empty(0, dtype=np.int32)}
     table = table_from_bytes(table_bytes(empty), "t")
     assert table["fact"].dtype == object and table["n"].dtype == np.int32
@@ -64,14 +63,12 @@ def test_an_empty_table_keeps_its_columns() -> None:
         {},
     ],
 )
-def test_columns_that_cannot_be_stored_faithfully_are_refused(
-    columns: dict[str, list[object]],
-) -> None:
+def test_columns_that_cannot_be_stored_faithfully_are_refused(columns):
     with pytest.raises(StoreError):
         table_bytes(columns)
 
 
-def test_tables_whose_columns_or_types_differ_are_not_joined() -> None:
+def test_tables_whose_columns_or_types_differ_are_not_joined():
     one = {"x": np.array([1], dtype=np.int32)}
     other = {"x": np.array([1.0])}
     with pytest.raises(StoreError):
@@ -79,7 +76,7 @@ def test_tables_whose_columns_or_types_differ_are_not_joined() -> None:
     assert concatenate([("a", one), ("b", one)], "items")["x"].tolist() == [1, 1]
 
 
-def test_a_small_file_of_millions_of_equal_rows_is_refused_before_it_is_read() -> None:
+def test_a_small_file_of_millions_of_equal_rows_is_refused_before_it_is_read():
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -90,11 +87,3 @@ def test_a_small_file_of_millions_of_equal_rows_is_refused_before_it_is_read() -
     for data in (sink.getvalue(), b"PAR1 nothing PAR1"):
         with pytest.raises(DamagedArtifact):
             table_from_bytes(data, "t")
-
-
-def test_a_table_that_could_not_be_read_again_is_not_written(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(tables, "MOST_VALUES", 11)
-    with pytest.raises(StoreError):
-        table_bytes(COLUMNS)

@@ -30,7 +30,7 @@ def schedule(
     return Scheduler(cells, {c: steps_to_do(steps, done.get(c, ())) for c, steps in cells.items()})
 
 
-def test_the_steps_of_one_cell_go_to_all_free_workers() -> None:
+def test_the_steps_of_one_cell_go_to_all_free_workers():
     scheduler = schedule({"c": wide(3)})
     assert scheduler.next(0) == Task("c", "train")
     assert scheduler.next(1) is None
@@ -45,7 +45,7 @@ def test_the_steps_of_one_cell_go_to_all_free_workers() -> None:
     assert scheduler.over and scheduler.finished == ["c"]
 
 
-def test_a_worker_stays_with_its_cell_and_else_follows_the_plan() -> None:
+def test_a_worker_stays_with_its_cell_and_else_follows_the_plan():
     scheduler = schedule({"x": chain("a", "b"), "y": chain("a", "b"), "z": chain("a", "b")})
     assert [scheduler.next(n) for n in (1, 2)] == [Task("x", "a"), Task("y", "a")]
     scheduler.done(1)
@@ -57,7 +57,7 @@ def test_a_worker_stays_with_its_cell_and_else_follows_the_plan() -> None:
     assert scheduler.next(1) == Task("z", "a")
 
 
-def test_few_cells_are_open_at_a_time_and_they_are_the_earliest() -> None:
+def test_few_cells_are_open_at_a_time_and_they_are_the_earliest():
     scheduler = schedule({f"cell-{n}": wide(5) for n in range(40)})
     draw = random.Random(7)
     workers = range(4)
@@ -76,7 +76,7 @@ def test_few_cells_are_open_at_a_time_and_they_are_the_earliest() -> None:
     assert len(scheduler.finished) == 40
 
 
-def test_a_failed_step_blocks_what_needs_it_and_nothing_else() -> None:
+def test_a_failed_step_blocks_what_needs_it_and_nothing_else():
     steps = (*chain("a", "b", "c"), step("d", "a"))
     scheduler = schedule({"x": steps, "y": chain("a")})
     done = []
@@ -90,7 +90,7 @@ def test_a_failed_step_blocks_what_needs_it_and_nothing_else() -> None:
     assert scheduler.over and scheduler.failures == {"x": FAILED}
 
 
-def test_of_two_failures_the_first_in_the_plan_is_the_cells() -> None:
+def test_of_two_failures_the_first_in_the_plan_is_the_cells():
     for order in ((0, 1), (1, 0)):
         scheduler = schedule({"x": chain("a") + chain("b")})
         for worker in (0, 1):
@@ -100,7 +100,7 @@ def test_of_two_failures_the_first_in_the_plan_is_the_cells() -> None:
         assert scheduler.failures["x"].step == "a"
 
 
-def test_a_step_lost_once_is_started_again_and_lost_twice_has_failed() -> None:
+def test_a_step_lost_once_is_started_again_and_lost_twice_has_failed():
     scheduler = schedule({"x": chain("a")})
     scheduler.next(0)
     assert scheduler.lost(0, "killed") == (Task("x", "a"), None)
@@ -109,7 +109,7 @@ def test_a_step_lost_once_is_started_again_and_lost_twice_has_failed() -> None:
     assert lost[1] is not None and lost[1].kind == "worker lost" and scheduler.over
 
 
-def test_a_transient_step_is_done_again_only_where_another_needs_it() -> None:
+def test_a_transient_step_is_done_again_only_where_another_needs_it():
     steps = (step("train", transient=True), step("a", "train"), step("b", "train"))
     assert steps_to_do(steps, {"a", "b"}, {"train"}) == set()
     assert steps_to_do(steps, {"a"}, {"train"}) == {"train", "b"}
@@ -122,9 +122,7 @@ def test_a_transient_step_is_done_again_only_where_another_needs_it() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_the_workers_do_every_step_is_done_once_after_its_needs(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whatever_the_workers_do_every_step_is_done_once_after_its_needs(seed, monkeypatch):
     monkeypatch.setattr("palimpsest.run.steps.ATTEMPTS", 1000)
     draw = random.Random(seed)
     cells = {}

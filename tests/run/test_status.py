@@ -1,8 +1,7 @@
 """What `palimpsest status` knows: the steps at work, the time left, and when the work has ended."""
 
 import json
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any
@@ -12,15 +11,14 @@ from toy import ToyJob, do_steps, work
 
 from palimpsest.run.files import write_digested
 from palimpsest.run.locks import lock
-from palimpsest.run.status import StepAtWork, note, progress_lines, status, worker_lock, write_graph
+from palimpsest.run.status import StepAtWork, note, status, worker_lock, write_graph
 from palimpsest.run.steps import Failure
-from palimpsest.run.store import Run
 
 Tell = Callable[..., None]
 
 
 @pytest.fixture
-def tell(run: Run) -> Iterator[Tell]:
+def tell(run):
     """Write a line of progress of a live worker at a second."""
     steps = ToyJob(run.path).cell("a").steps
     write_graph(run.path, {"a": steps, "b": steps})
@@ -38,7 +36,7 @@ def tell(run: Run) -> Iterator[Tell]:
         yield write
 
 
-def test_a_live_worker_says_its_step_and_for_how_long(run: Run, tell: Tell) -> None:
+def test_a_live_worker_says_its_step_and_for_how_long(run, tell):
     tell(0, "worker-0", "started", cell="a", step="train")
     tell(2, "worker-1", "started", cell="b", step="train")
     seen = status(run, 1e9 + 5)
@@ -51,9 +49,7 @@ def test_a_live_worker_says_its_step_and_for_how_long(run: Run, tell: Tell) -> N
     assert [step.cell for step in status(run).now] == ["b"]
 
 
-def test_the_time_left_is_the_cost_left_at_the_pace_so_far_shared_by_the_workers(
-    run: Run, tell: Tell
-) -> None:
+def test_the_time_left_is_the_cost_left_at_the_pace_so_far_shared_by_the_workers(run, tell):
     do_steps(run, "a", "train")
     tell(0, "worker-0", "started", cell="a", step="train")
     tell(20, "worker-0", "done", cell="a", step="train", seconds=20.0)  # cost 2: 10 s a unit
@@ -65,13 +61,13 @@ def test_the_time_left_is_the_cost_left_at_the_pace_so_far_shared_by_the_workers
     assert status(run, 1e9 + 1020).seconds_left == pytest.approx((120 - 10 - 20) / 2)
 
 
-def test_the_last_word_of_a_dead_worker_is_not_believed(run: Run) -> None:
+def test_the_last_word_of_a_dead_worker_is_not_believed(run):
     note(run.path, "worker-0", "started", cell="a", step="train")
     seen = status(run)
     assert seen.now == () and seen.running == () and "a" in seen.waiting
 
 
-def test_every_cell_has_its_state(run: Run, tell: Tell) -> None:
+def test_every_cell_has_its_state(run, tell):
     do_steps(run, "a", "train", "reference")
     seen = status(run)
     assert seen.waiting == ("a", "b") and seen.steps["a"] == ("reference", "train")
@@ -85,7 +81,7 @@ def test_every_cell_has_its_state(run: Run, tell: Tell) -> None:
     assert status(run).failed == {"b": failure} and status(run).done == ("a",)
 
 
-def test_failed_candidates_of_a_finished_cell_are_named(run: Run) -> None:
+def test_failed_candidates_of_a_finished_cell_are_named(run):
     work(run)
     cell = run.cell("a")
     failures = {"sound": None, "npo": "diverged", "odd": "not_applicable", "known": "diverged"}
@@ -101,24 +97,8 @@ def test_failed_candidates_of_a_finished_cell_are_named(run: Run) -> None:
     assert seen.failed_candidates == {"a": {"npo": "loss is nan"}}
 
 
-def test_work_is_seen_by_the_lock_and_ends_with_it(run: Run) -> None:
+def test_work_is_seen_by_the_lock_and_ends_with_it(run):
     assert not status(run).working
     with run.lock("another command"):
         assert status(run).working
     assert not status(run).working
-
-
-def test_progress_that_is_not_ours_says_nothing(run: Run, tell: Tell) -> None:
-    tell(0, "worker-0", "started", cell="a", step="train")
-    lines = b'[]\n"x"\n{"cell":"a"}\n{"cell":"a","event":"started","time":"never"}\n{"event":1}\n'
-    lines += b'\xff\n{"c'
-    (run.path / "progress" / "worker-0.jsonl").write_bytes(lines)
-    (run.path / "progress" / "steps.json").write_bytes(b'{"a": 7}')
-    seen = status(run)
-    assert seen.now == () and seen.seconds_left is None and seen.totals == {}
-
-
-def test_a_pipe_among_the_files_of_progress_is_passed_over(run: Run, tell: Tell) -> None:
-    tell(0, "worker-0", "started", cell="a", step="train")
-    os.mkfifo(run.path / "progress" / "worker-1.jsonl")
-    assert [line["step"] for _, line in progress_lines(run.path)] == ["train"]
