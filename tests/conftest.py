@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 # A shell starts what runs in its background with SIGINT ignored; tests send it.
@@ -42,7 +41,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture
-def quick(tmp_path: Path) -> Iterator[Path]:
+def quick(tmp_path):
     """A folder in memory where there is one: a flush to a disk takes milliseconds.
 
     A kill leaves the same files there; full runs use a disk all the same.
@@ -60,7 +59,7 @@ class NetworkUsed(RuntimeError):
 
 
 @pytest.fixture(autouse=True)
-def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_network(monkeypatch):
     """Let sockets reach this machine only: importing and testing need no network."""
     connect = socket.socket.connect
 
@@ -87,7 +86,7 @@ def _own_addresses() -> set[str]:
 
 
 @pytest.fixture(scope="session")
-def byte_tokenizer():  # type: ignore[no-untyped-def]
+def byte_tokenizer():
     """A tokenizer whose tokens are the 256 bytes and an end-of-text mark."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -103,7 +102,7 @@ def byte_tokenizer():  # type: ignore[no-untyped-def]
 
 
 @pytest.fixture(scope="session")
-def tiny_checkpoint(tmp_path_factory, byte_tokenizer):  # type: ignore[no-untyped-def]
+def tiny_checkpoint(tmp_path_factory, byte_tokenizer):
     """Give a function from a pocket name to the folder of a tiny random checkpoint of its kind."""
     import torch
     from dev.bake_pocket import pocket_config
@@ -114,7 +113,7 @@ def tiny_checkpoint(tmp_path_factory, byte_tokenizer):  # type: ignore[no-untype
 
     root = tmp_path_factory.mktemp("checkpoints")
 
-    def make(name: str, seed: int = 0):  # type: ignore[no-untyped-def]
+    def make(name: str, seed: int = 0):
         folder = root / f"{name}-{seed}"
         if not folder.exists():
             torch.manual_seed(seed)
@@ -127,14 +126,14 @@ def tiny_checkpoint(tmp_path_factory, byte_tokenizer):  # type: ignore[no-untype
 
 
 @pytest.fixture
-def make_adapter(tmp_path):  # type: ignore[no-untyped-def]
+def make_adapter(tmp_path):
     """Give a function that saves a random adapter of a checkpoint; returns its folder and peft's
     own model."""
     peft = pytest.importorskip("peft")
     import torch
     from transformers import AutoModelForCausalLM
 
-    def make(base, **settings):  # type: ignore[no-untyped-def]
+    def make(base, **settings):
         model = AutoModelForCausalLM.from_pretrained(base).eval()
         config = peft.LoraConfig(r=4, lora_alpha=16, task_type="CAUSAL_LM", **settings)
         shell = peft.get_peft_model(model, config).eval()

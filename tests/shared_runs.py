@@ -6,7 +6,6 @@ Tests must not change them; one that does takes a copy.
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from filelock import FileLock
@@ -57,7 +56,7 @@ def make_study(out: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def tiny_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_study(tmp_path_factory):
     """The run folder of the finished tiny study, with its report."""
     return made_once(tmp_path_factory, "tiny-study", make_study)
 
@@ -76,7 +75,7 @@ def make_audit(folder: Path, source: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def tiny_audit(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Any) -> Path:
+def tiny_audit(tmp_path_factory, tiny_checkpoint):
     """The run folder of the finished tiny audit; facts/ and models/ lie beside it."""
     source = tiny_checkpoint("qwen2-s")
     made = made_once(tmp_path_factory, "tiny-audit", lambda out: make_audit(out, source))

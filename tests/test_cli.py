@@ -39,9 +39,7 @@ def commands(parent: App = app, path: tuple[str, ...] = ()) -> Iterator[tuple[st
 
 
 @pytest.mark.parametrize("command", list(commands()), ids=" ".join)
-def test_help_says_of_every_argument_what_it_means(
-    command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_help_says_of_every_argument_what_it_means(command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
     done = palimpsest(*command, "--help")
     assert done.returncode == 0 and not done.stderr
@@ -60,14 +58,14 @@ def test_help_says_of_every_argument_what_it_means(
         *((name, ()) for name in ("demo", "unlearn", "retrain")),
     ],
 )
-def test_commands_that_compute_take_the_same_flags(command: str, also: tuple[str, ...]) -> None:
+def test_commands_that_compute_take_the_same_flags(command, also):
     shown = palimpsest(command, "--help").stdout
     flags = ("--workers", "--executor", "--per-step", "--reuse", "--out", "--json", "--dry-run")
     flags += ("--device", "--dtype", "--checkpointing", "--lora", *also)
     assert [flag for flag in flags if flag not in shown] == []
 
 
-def test_it_says_its_version() -> None:
+def test_it_says_its_version():
     asked = [sys.executable, "-m", "palimpsest", "--version"]
     done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0 and version("palimpsest-audit") in done.stdout
@@ -117,9 +115,7 @@ def test_it_says_its_version() -> None:
         (["facts", "from-csv", "no-such.csv"], ["--out", "palimpsest facts from-csv --help"]),
     ],
 )
-def test_bad_input_ends_with_2_and_one_readable_paragraph(
-    arguments: list[str], words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_input_ends_with_2_and_one_readable_paragraph(arguments, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = palimpsest(*arguments)
     said = done.stdout + done.stderr
@@ -129,7 +125,7 @@ def test_bad_input_ends_with_2_and_one_readable_paragraph(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_key_of_a_list_is_named_by_its_flag(tmp_path: Path) -> None:
+def test_a_key_of_a_list_is_named_by_its_flag(tmp_path):
     done = palimpsest("study", "pocket-small", "--keep", "everything", "--show")
     assert done.returncode == 2 and done.stderr.startswith("error: --keep: ")
 
@@ -137,9 +133,7 @@ def test_a_key_of_a_list_is_named_by_its_flag(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "advice"), [("torch", "palimpsest-audit[models]"), ("ray", "ray")]
 )
-def test_a_missing_package_ends_with_2_and_how_to_install_it(
-    name: str, advice: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_ends_with_2_and_how_to_install_it(name, advice, monkeypatch):
     def missing() -> None:
         raise ModuleNotFoundError(name=f"{name}.nn")
 
@@ -148,7 +142,7 @@ def test_a_missing_package_ends_with_2_and_how_to_install_it(
     assert done.returncode == 2 and f"pip install {advice}" in done.stderr.replace("'", "")
 
 
-def test_a_reader_that_closes_the_pipe_ends_it_without_a_traceback() -> None:
+def test_a_reader_that_closes_the_pipe_ends_it_without_a_traceback():
     command = f"{sys.executable} -m palimpsest methods | true"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert "Traceback" not in done.stderr
@@ -157,7 +151,7 @@ def test_a_reader_that_closes_the_pipe_ends_it_without_a_traceback() -> None:
 # -- answers ---------------------------------------------------------------------------------------
 
 
-def test_design_answers_in_the_promised_keys() -> None:
+def test_design_answers_in_the_promised_keys():
     done = palimpsest("design", "--forget", "4", "--probes", "16", "--candidates", "20", "--json")
     answer = json.loads(done.stdout)
     assert done.returncode == 0
@@ -172,9 +166,7 @@ def test_design_answers_in_the_promised_keys() -> None:
     assert many["min_p_model"] == pytest.approx(1 / 21)
 
 
-def test_methods_lists_the_papers_pool_and_cuts_nothing_off(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_methods_lists_the_papers_pool_and_cuts_nothing_off(monkeypatch):
     rows = json.loads(palimpsest("methods", "--json").stdout)
     papers = ["kl_reversion", "gate_mask", "task_vector", "ga", "npo", "rollback"]
     assert [row["name"] for row in rows][:6] == papers
@@ -187,9 +179,7 @@ def test_methods_lists_the_papers_pool_and_cuts_nothing_off(
         assert set(row["knobs"]) <= {word.partition("=")[0] for word in words}
 
 
-def test_a_dry_run_says_what_a_study_takes_and_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_says_what_a_study_takes_and_writes_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = palimpsest("demo", "--dry-run")
     assert done.returncode == 0, done.stderr
@@ -199,9 +189,7 @@ def test_a_dry_run_says_what_a_study_takes_and_writes_nothing(
 @pytest.mark.parametrize(
     ("command", "more"), [("retrain", {"draws": 3}), ("unlearn", {"injected": "pocket/qwen2-s"})]
 )
-def test_a_request_in_yaml_takes_what_has_no_flag_and_flags_override_it(
-    command: str, more: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_request_in_yaml_takes_what_has_no_flag_and_flags_override_it(command, more, tmp_path):
     facts = {name: str(QUICK / f"{name}.jsonl") for name in ("forget", "retain")}
     values = {"base": "pocket/qwen2-s", "general": "pocket", **facts, **more}
     file = tmp_path / "request.yaml"
@@ -213,7 +201,7 @@ def test_a_request_in_yaml_takes_what_has_no_flag_and_flags_override_it(
     assert [path.name for path in tmp_path.iterdir()] == ["request.yaml"]
 
 
-def test_a_dry_run_shows_what_is_left_of_a_run(tiny_study: Path, tmp_path: Path) -> None:
+def test_a_dry_run_shows_what_is_left_of_a_run(tiny_study, tmp_path):
     run = Path(shutil.copytree(tiny_study, tmp_path / "run"))
     plan = tiny_plan()
     specs, (cell,) = StudyTask(plan), plan.cell_ids()
@@ -231,7 +219,7 @@ def test_a_dry_run_shows_what_is_left_of_a_run(tiny_study: Path, tmp_path: Path)
     assert some.seconds > 0 and f"{some.steps} steps left" in some.line(2)
 
 
-def test_report_status_and_compare_read_a_finished_study(tiny_study: Path, tmp_path: Path) -> None:
+def test_report_status_and_compare_read_a_finished_study(tiny_study, tmp_path):
     run = Path(shutil.copytree(tiny_study, tmp_path / "run"))
     before = (run / "summary.json").read_bytes()
     done = palimpsest("report", str(run), "--json")
@@ -250,9 +238,7 @@ def test_report_status_and_compare_read_a_finished_study(tiny_study: Path, tmp_p
     assert "items.parquet" in damaged.stderr
 
 
-def test_a_finished_study_is_read_and_answers_in_one_document(
-    tiny_study: Path, tmp_path: Path
-) -> None:
+def test_a_finished_study_is_read_and_answers_in_one_document(tiny_study, tmp_path):
     run = Path(shutil.copytree(tiny_study, tmp_path / "run"))
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(as_dict(tiny_plan())))
     done = palimpsest("study", str(tmp_path / "plan.yaml"), "--out", str(run), "--json")
@@ -276,8 +262,8 @@ def test_a_finished_study_is_read_and_answers_in_one_document(
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_json_is_one_document_with_the_keys_that_scripts_read(
-    tiny_study: Path, tmp_path: Path, arguments: list[str], keys: set[str]
-) -> None:
+    tiny_study, tmp_path, arguments, keys
+):
     run = str(shutil.copytree(tiny_study, tmp_path / "run"))
     places = {"RUN": run, "OUT": str(tmp_path / "certificate.zip")}
     done = palimpsest(*(places.get(word, word) for word in arguments), "--json")
@@ -285,7 +271,7 @@ def test_json_is_one_document_with_the_keys_that_scripts_read(
     assert keys <= set(json.loads(done.stdout))
 
 
-def test_lists_are_json_too(tiny_study: Path) -> None:
+def test_lists_are_json_too(tiny_study):
     answers: list[dict[str, Any]] = json.loads(palimpsest("ask", str(tiny_study), "--json").stdout)
     keys = {"fact", "prompt", "truth", "model", "answer", "right", "rank", "probability"}
     assert answers and all(keys <= set(row) for row in answers)
@@ -293,9 +279,7 @@ def test_lists_are_json_too(tiny_study: Path) -> None:
     assert methods and all({"name", "summary", "knobs", "needs"} <= set(row) for row in methods)
 
 
-def test_progress_is_one_line_per_event(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_progress_is_one_line_per_event(capsys):
     watch = Watch(Path("RUN"))
     for event in (
         Event("", "run", words="run: 1 of 2 cells to do"),
@@ -337,7 +321,7 @@ def made(**changes: object) -> Status:
     return Status(**(values | changes))  # type: ignore[arg-type]
 
 
-def test_lines_name_the_steps_at_work_and_the_time_left() -> None:
+def test_lines_name_the_steps_at_work_and_the_time_left():
     assert status_lines(made()) == [
         "0 of 2 cells done, 1 running, 0 failed, 1 waiting",
         "about 2.2 h left",
@@ -345,19 +329,19 @@ def test_lines_name_the_steps_at_work_and_the_time_left() -> None:
     ]
 
 
-def test_failed_candidates_of_finished_cells_are_counted_and_named() -> None:
+def test_failed_candidates_of_finished_cells_are_counted_and_named():
     told = status_lines(made(failed_candidates={"a": {"npo": "loss is nan\x1b"}}))
     assert told[0].endswith("candidates that failed: 1")
     assert told[-1] == r"failed   a: candidate npo: loss is nan\x1b"
 
 
-def test_a_run_without_a_process_says_how_to_resume() -> None:
+def test_a_run_without_a_process_says_how_to_resume():
     told = status_lines(made(running=(), now=(), waiting=("a", "b"), working=False))
     assert told[1] == "No active process. Run the same command again to resume."
     assert not any("left" in line for line in told)
 
 
-def test_reasons_cannot_command_the_terminal() -> None:
+def test_reasons_cannot_command_the_terminal():
     failure = Failure("error", "\x1b[31m[red]x", "train")
     told = status_lines(made(failed={"b": failure}, waiting=()))
     assert told[-1] == r"failed   b: \x1b[31m[red]x"
@@ -367,13 +351,11 @@ def test_reasons_cannot_command_the_terminal() -> None:
     ("seconds", "said"),
     [(0.4, "1 s"), (89, "89 s"), (95, "2 min"), (5400, "1.5 h"), (2e5, "2.3 days")],
 )
-def test_durations_are_in_the_usual_units(seconds: float, said: str) -> None:
+def test_durations_are_in_the_usual_units(seconds, said):
     assert duration(seconds) == said
 
 
-def test_a_line_per_step_has_the_time_left(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_line_per_step_has_the_time_left(monkeypatch, capsys):
     monkeypatch.setattr("palimpsest.cli.output.status", lambda run: made())
     watch = Watch(Path("RUN"))
     watch.show(Event("", "run", words="RUN: 1 of 1 cells to do"))

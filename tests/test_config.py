@@ -9,7 +9,6 @@ import pickle
 import runpy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -32,18 +31,15 @@ AUDIT = {"base": "b", "injected": "i", "candidates": {"mine": "c"}, "forget": "f
 AUDIT |= {"retain": "r.jsonl", "general": "pocket", "out": "run"}
 
 
-# -- plans -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_survives_the_trip_through_plain_values_and_yaml(name: str) -> None:
+def test_every_preset_survives_the_trip_through_plain_values_and_yaml(name):
     plan = preset(name)
     assert load_config(Plan, json.loads(json.dumps(as_dict(plan)))) == plan
     shown = palimpsest("study", name, "--show")
     assert load_config(Plan, {}, shown.stdout) == plan
 
 
-def test_the_pocket_matrix_has_820_candidates_3_held_vectors_and_14_replays_a_cell() -> None:
+def test_the_pocket_matrix_has_820_candidates_3_held_vectors_and_14_replays_a_cell():
     plan = preset("pocket")
     gated = {spec.name for spec in POCKET if spec.gated}
     methods = candidates(plan.methods)
@@ -55,7 +51,7 @@ def test_the_pocket_matrix_has_820_candidates_3_held_vectors_and_14_replays_a_ce
     assert set(counts) == {16 + 3 + 14, 20 + 3 + 14}
 
 
-def test_a_misspelled_preset_is_named(tmp_path: Path) -> None:
+def test_a_misspelled_preset_is_named(tmp_path):
     file = tmp_path / "plan.yaml"
     file.write_text("preste: demo\n")
     with pytest.raises(PlanError, match="did you mean preset") as refused:
@@ -63,7 +59,7 @@ def test_a_misspelled_preset_is_named(tmp_path: Path) -> None:
     assert refused.value.key == "preste"
 
 
-def test_values_win_over_the_file_and_the_file_over_its_preset(tmp_path: Path) -> None:
+def test_values_win_over_the_file_and_the_file_over_its_preset(tmp_path):
     text = "preset: pocket-small\ninjection:\n  learning_rate: 2e-5\nseeds: [7]\n"
     path = tmp_path / "plan.yaml"
     path.write_text(text)
@@ -79,7 +75,7 @@ def test_values_win_over_the_file_and_the_file_over_its_preset(tmp_path: Path) -
 @pytest.mark.parametrize(
     "text", ["- a\n- b\n", "a: [", "preset: none-such\n", "preset: 3\n", "\x00", "1: 2\n", "x: 1\n"]
 )
-def test_yaml_that_is_no_plan_is_refused(tmp_path: Path, text: str) -> None:
+def test_yaml_that_is_no_plan_is_refused(tmp_path, text):
     path = tmp_path / "plan.yaml"
     path.write_text(text)
     with pytest.raises(PlanError):
@@ -126,14 +122,14 @@ def test_yaml_that_is_no_plan_is_refused(tmp_path: Path, text: str) -> None:
         ({"facts": {"files": {"forget": 1}}}, "facts.files[0][1]"),
     ],
 )
-def test_a_bad_plan_is_refused_by_the_name_of_its_key(change: dict[str, Any], key: str) -> None:
+def test_a_bad_plan_is_refused_by_the_name_of_its_key(change, key):
     with pytest.raises(PlanError) as refusal:
         changed(preset("pocket-small"), change)
     assert refusal.value.key == key
     assert str(refusal.value).startswith(f"{key}: ") and len(str(refusal.value)) < 400
 
 
-def test_an_error_says_what_was_expected_and_what_was_found() -> None:
+def test_an_error_says_what_was_expected_and_what_was_found():
     for values, words in (
         ({"seeds": 100}, "seeds: expected a list, got 100"),
         ({"injection": {"steps": 0}}, "injection.steps: expected at least 1, got 0"),
@@ -148,7 +144,7 @@ def test_an_error_says_what_was_expected_and_what_was_found() -> None:
     assert len(unknown_key("x" * 10**6, ["alpha"]).key) < 100
 
 
-def test_numbers_may_be_text_lists_tuples_and_mappings_pairs() -> None:
+def test_numbers_may_be_text_lists_tuples_and_mappings_pairs():
     values = {"injection": {"steps": "1e2", "learning_rate": "2e-5"}}
     plan = build(Plan, values | {"rules": {"margin": 0}, "facts": {"files": {"forget": "b"}}})
     assert (plan.injection.steps, plan.injection.learning_rate) == (100, 2e-5)
@@ -156,14 +152,14 @@ def test_numbers_may_be_text_lists_tuples_and_mappings_pairs() -> None:
     assert plan.facts.files == (("forget", "b"),)
 
 
-def test_the_key_of_an_error_survives_a_copy_and_another_process() -> None:
+def test_the_key_of_an_error_survives_a_copy_and_another_process():
     error = PlanError("is empty", key="models")
     for again in (copy.copy(error), pickle.loads(pickle.dumps(error))):
         assert (str(again), again.key) == ("models: is empty", "models")
     assert PlanError("no key").key == ""
 
 
-def test_more_facts_than_names_is_refused_before_training() -> None:
+def test_more_facts_than_names_is_refused_before_training():
     plan = preset("pocket-small")
     plan = replace(plan, facts=replace(plan.facts, probes=100_000))
     with pytest.raises(PlanError) as refusal:
@@ -171,7 +167,7 @@ def test_more_facts_than_names_is_refused_before_training() -> None:
     assert refusal.value.key == "facts.probes"
 
 
-def test_a_grid_gives_every_combination_in_the_order_written() -> None:
+def test_a_grid_gives_every_combination_in_the_order_written():
     grid = MethodGrid("npo", (("beta", (0.1, 0.5)), ("weight", (3, 12))))
     assert grid.settings() == (
         {"beta": 0.1, "weight": 3},
@@ -181,10 +177,7 @@ def test_a_grid_gives_every_combination_in_the_order_written() -> None:
     )
 
 
-# -- the other configurations ----------------------------------------------------------------------
-
-
-def test_paths_in_a_file_start_at_its_folder_and_names_of_models_stay(tmp_path: Path) -> None:
+def test_paths_in_a_file_start_at_its_folder_and_names_of_models_stay(tmp_path):
     (tmp_path / "candidate").mkdir()
     text = yaml.safe_dump(AUDIT | {"base": "org/model", "candidates": {"mine": "candidate"}})
     (tmp_path / "audit.yaml").write_text(text)
@@ -206,29 +199,24 @@ def test_paths_in_a_file_start_at_its_folder_and_names_of_models_stay(tmp_path: 
         (UnlearnConfig, {"retain": "r", "general": "g", "out": "o", "forget": "f"}, "injected"),
     ],
 )
-def test_values_that_do_not_fit_together_are_refused_by_key(
-    kind: type, values: dict[str, Any], key: str
-) -> None:
+def test_values_that_do_not_fit_together_are_refused_by_key(kind, values, key):
     with pytest.raises(PlanError) as refusal:
         load_config(kind, (AUDIT if kind is AuditConfig else {}) | values)
     assert refusal.value.key == key
 
 
-# -- keys ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", [Plan, AuditConfig, RetrainConfig, UnlearnConfig])
-def test_every_key_has_a_meaning(kind: type) -> None:
+def test_every_key_has_a_meaning(kind):
     assert [key.name for key in config_keys(kind) if not key.meaning] == []
 
 
-def test_the_documentation_is_what_its_generator_writes() -> None:
+def test_the_documentation_is_what_its_generator_writes():
     document = runpy.run_path(str(ROOT / "docs" / "plan_table.py"))["document"]
     assert (ROOT / "docs" / "plan.md").read_text() == document()
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_the_example_plans_can_be_run(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_plans_can_be_run(path, monkeypatch):
     monkeypatch.chdir(ROOT / "examples")
     plan = load_config(Plan, {}, path)
     specs = StudyTask(plan)
@@ -236,7 +224,7 @@ def test_the_example_plans_can_be_run(path: Path, monkeypatch: pytest.MonkeyPatc
     assert specs.methods
 
 
-def test_the_schema_takes_the_examples_and_presets_and_refuses_a_misspelt_key() -> None:
+def test_the_schema_takes_the_examples_and_presets_and_refuses_a_misspelt_key():
     jsonschema = pytest.importorskip("jsonschema", reason="comes with nbclient")
     schema = json.loads(palimpsest("study", "--schema").stdout)
     assert schema == json.loads(json.dumps(config_schema(Plan)))

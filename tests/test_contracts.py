@@ -54,12 +54,12 @@ def modules() -> list[str]:
     return sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))
 
 
-def test_only_the_store_writes_files() -> None:
+def test_only_the_store_writes_files():
     found = {m: [c.lineno for c in calls(SOURCE / m) if writes(c)] for m in modules()}
     assert {module for module, lines in found.items() if lines} == set(WRITERS), found
 
 
-def test_only_the_loader_loads_models() -> None:
+def test_only_the_loader_loads_models():
     loading = {
         module
         for module in modules()
@@ -68,7 +68,7 @@ def test_only_the_loader_loads_models() -> None:
     assert loading <= set(LOADERS)
 
 
-def test_one_module_reads_tensors() -> None:
+def test_one_module_reads_tensors():
     """So that whatever is read is hashed and checked, and can be counted."""
     for module in modules():
         names = {name_of(call) for call in calls(SOURCE / module)}
@@ -76,7 +76,7 @@ def test_one_module_reads_tensors() -> None:
         assert ("safe_open" in names) == (module == "models/stored.py"), module
 
 
-def test_nothing_trusts_remote_code_or_pickles() -> None:
+def test_nothing_trusts_remote_code_or_pickles():
     for module in modules():
         text = (SOURCE / module).read_text(encoding="utf-8")
         assert "trust_remote_code=True" not in text, module

@@ -28,7 +28,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=TITLES)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_somewhere(page):
     for link in re.findall(r"\]\(([^)\s]+)\)|src=\"([^\"]+)\"", page.read_text()):
         target = "".join(link)
         if target.startswith(REPOSITORY):
@@ -43,7 +43,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(place), target
 
 
-def test_the_site_has_every_page_once() -> None:
+def test_the_site_has_every_page_once():
     groups = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
     assert [next(iter(group)) for group in groups] == [
         "Start", "Use", "Understand", "Reference", "Develop",
@@ -74,7 +74,7 @@ def commands(text: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=TITLES)
-def test_commands_and_their_flags_exist(page: Path) -> None:
+def test_commands_and_their_flags_exist(page):
     for words in commands(page.read_text()):
         name = words[:2] if words[0] == "facts" and len(words) > 1 else words[:1]
         known = help_of(*name)
@@ -85,7 +85,7 @@ def test_commands_and_their_flags_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=TITLES)
-def test_flags_named_alone_exist(page: Path) -> None:
+def test_flags_named_alone_exist(page):
     every = " ".join(help_of(name) for name in names_of_commands())
     every += " ".join(help_of("facts", name) for name in names_of_commands("facts"))
     for flag in re.findall(r"`(--[a-z][a-z-]*)", page.read_text()):
@@ -96,20 +96,20 @@ def names_of_commands(*group: str) -> list[str]:
     return re.findall(r"^│ ([a-z][a-z-]*) {2,}[A-Z]", help_of(*group), re.MULTILINE)
 
 
-def test_every_command_is_in_the_reference() -> None:
+def test_every_command_is_in_the_reference():
     text = (DOCS / "commands.md").read_text()
     names = names_of_commands()
     assert len(names) > 10 and not [name for name in names if f"`{name}`" not in text]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=TITLES)
-def test_files_of_the_repository_exist(page: Path) -> None:
+def test_files_of_the_repository_exist(page):
     top = "tests|examples|benchmarks|trials|results|dev|docs|src"
     for path in re.findall(rf"`((?:{top})/[\w./-]+)`", page.read_text()):
         assert (ROOT / path).exists(), path
 
 
-def test_files_of_the_paper_map_exist() -> None:
+def test_files_of_the_paper_map_exist():
     text = (DOCS / "paper.md").read_text()
     package = ROOT / "src" / "palimpsest"
     for folder, first, rest in re.findall(r"`([a-z]+)/(\w+\.py)?`((?:,\s+`\w+\.py`)*)", text):
@@ -117,12 +117,12 @@ def test_files_of_the_paper_map_exist() -> None:
             assert (package / folder / name).exists(), f"{folder}/{name}"
 
 
-def test_every_public_name_is_in_the_reference() -> None:
+def test_every_public_name_is_in_the_reference():
     text = (DOCS / "api.md").read_text()
     assert not [name for name in palimpsest.__all__ if not re.search(rf"\b{name}\b", text)]
 
 
-def test_the_tree_of_the_readme_is_the_tree() -> None:
+def test_the_tree_of_the_readme_is_the_tree():
     tree = (ROOT / "README.md").read_text().partition("## The tree")[2]
     shown = set(re.findall(r"^  ([a-z]+)/ ", tree, re.MULTILINE))
     package = ROOT / "src" / "palimpsest"
@@ -131,7 +131,7 @@ def test_the_tree_of_the_readme_is_the_tree() -> None:
         assert (ROOT / folder).is_dir(), folder
 
 
-def test_every_reason_is_explained() -> None:
+def test_every_reason_is_explained():
     from palimpsest.stats.verdict import Because, Reason
 
     text = (DOCS / "read-a-verdict.md").read_text()

@@ -8,7 +8,6 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -22,11 +21,8 @@ EXAMPLES = ROOT / "examples"
 QUICK = EXAMPLES / "quick"
 
 
-# -- an audit by hand ------------------------------------------------------------------------------
-
-
 @pytest.fixture
-def example(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def example(monkeypatch):
     monkeypatch.syspath_prepend(str(EXAMPLES))
     import audit_by_hand
 
@@ -44,9 +40,7 @@ def same(by_hand: dict[str, Any], document: dict[str, Any]) -> None:
             assert by_hand["at_most"][name] == pytest.approx(found["at_most"], abs=1e-4), name
 
 
-def test_the_numbers_of_an_audit_by_hand_are_the_commands(
-    example: ModuleType, tiny_audit: Path
-) -> None:
+def test_the_numbers_of_an_audit_by_hand_are_the_commands(example, tiny_audit):
     values = audit_values(tiny_audit.parent)
     steps = {key: STEPS[key] for key in ("steps", "items", "chunks")}
     pieces = {key: STEPS[key] for key in ("scored_pieces", "piece_tokens")}
@@ -62,9 +56,7 @@ def test_the_numbers_of_an_audit_by_hand_are_the_commands(
 
 
 @pytest.mark.slow
-def test_an_audit_by_hand_of_pocket_models_has_the_commands_verdict(
-    example: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_audit_by_hand_of_pocket_models_has_the_commands_verdict(example, tmp_path, capsys):
     example.main(tmp_path)
     printed = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
     models = tmp_path / "models"
@@ -85,13 +77,8 @@ def test_an_audit_by_hand_of_pocket_models_has_the_commands_verdict(
     assert printed["reason"] == str(answer.verdict.reason)
 
 
-# -- scripts and the notebook ----------------------------------------------------------------------
-
-
 @pytest.mark.filterwarnings("ignore")
-def test_watched_training_logs_the_nll_of_every_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_watched_training_logs_the_nll_of_every_set(tmp_path, monkeypatch, capsys):
     files = [str(QUICK / f"{name}.jsonl") for name in ("forget", "retain", "probe")]
     monkeypatch.setattr(sys, "argv", ["watch_training.py", "pocket/qwen2-s", *files])
     monkeypatch.chdir(tmp_path)
@@ -103,7 +90,7 @@ def test_watched_training_logs_the_nll_of_every_set(
     assert last["retain_nll"] < first["retain_nll"] - 0.05
 
 
-def test_the_files_of_the_quick_start_are_what_their_script_writes(tmp_path: Path) -> None:
+def test_the_files_of_the_quick_start_are_what_their_script_writes(tmp_path):
     script = [sys.executable, str(EXAMPLES / "make_facts.py"), str(tmp_path)]
     subprocess.run(script, check=True)
     for file in sorted(QUICK.iterdir()):
@@ -128,7 +115,7 @@ def printed_by(notebook: Any) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_notebook_runs_and_its_outputs_are_committed(tmp_path: Path) -> None:
+def test_the_notebook_runs_and_its_outputs_are_committed(tmp_path):
     for package in ("nbclient", "ipykernel"):
         pytest.importorskip(package)
     notebook, done = EXAMPLES / "tour.ipynb", tmp_path / "done.ipynb"
@@ -142,9 +129,6 @@ def test_the_notebook_runs_and_its_outputs_are_committed(tmp_path: Path) -> None
         check=True,
     )
     assert printed_by(json.loads(done.read_text("utf-8"))) == committed
-
-
-# -- quick starts ----------------------------------------------------------------------------------
 
 
 def run_quick_start(page: str, folder: Path) -> tuple[str, str]:
@@ -177,7 +161,7 @@ def labels(text: str) -> list[tuple[str, ...]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_the_quick_start_of_an_audit_gives_the_verdict_it_prints(tmp_path: Path) -> None:
+def test_the_quick_start_of_an_audit_gives_the_verdict_it_prints(tmp_path):
     promised, printed = run_quick_start("audit-your-model.md", tmp_path)
     assert len(labels(promised)) == 5 and labels(promised) == labels(printed)
     assert promised.split("(")[0] == printed[printed.index("Certified") :].split("(")[0]
@@ -188,7 +172,7 @@ def test_the_quick_start_of_an_audit_gives_the_verdict_it_prints(tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_the_quick_start_of_unlearning_gives_the_labels_it_prints(tmp_path: Path) -> None:
+def test_the_quick_start_of_unlearning_gives_the_labels_it_prints(tmp_path):
     promised, printed = run_quick_start("unlearn-your-model.md", tmp_path)
     for line in re.findall(r"^wrote .*$", promised, re.MULTILINE):
         assert line in printed

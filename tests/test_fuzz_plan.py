@@ -80,13 +80,13 @@ def answered(read: Any, given: Any) -> None:
 @example(("methods", 4, "weight"), float("inf"))
 @example(("name",), "\ud800")
 @example(("methods", 4), {"name": "npo", "\ud800": 1})
-def test_any_value_at_any_place_gives_a_plan_or_a_plan_error(path: Any, new: Any) -> None:
+def test_any_value_at_any_place_gives_a_plan_or_a_plan_error(path, new):
     answered(plan_from_dict, replaced(SMALL, path, new))
 
 
 @counted(6_000, 100)
 @given(EDITS)
-def test_any_edit_of_a_plan_gives_a_plan_or_a_plan_error(tmp_path: Path, changes: Any) -> None:
+def test_any_edit_of_a_plan_gives_a_plan_or_a_plan_error(tmp_path, changes):
     path = tmp_path / "plan.yaml"
     path.write_bytes(edited(TEXT, changes))
     answered(plan_from_yaml, path)
@@ -94,7 +94,7 @@ def test_any_edit_of_a_plan_gives_a_plan_or_a_plan_error(tmp_path: Path, changes
 
 @counted(4_000, 100)
 @given(st.text(max_size=60) | st.text("[]{}:,&*a1-\"'\n #!|>%@\\0x", max_size=60))
-def test_any_text_gives_a_plan_or_a_plan_error(tmp_path: Path, text: str) -> None:
+def test_any_text_gives_a_plan_or_a_plan_error(tmp_path, text):
     path = tmp_path / "plan.yaml"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
     answered(plan_from_yaml, path)

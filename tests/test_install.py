@@ -27,7 +27,7 @@ def run(*line: str | Path, cwd: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(tmp_path_factory):
     """The bin folder of an environment with the wheel; its dependencies are this one's."""
     pytest.importorskip("hatchling", reason="needs hatchling to build the wheel")
     folder = tmp_path_factory.mktemp("install")
@@ -48,7 +48,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return binaries
 
 
-def test_the_wheel_brings_its_models_texts_and_templates(installed: Path, tmp_path: Path) -> None:
+def test_the_wheel_brings_its_models_texts_and_templates(installed, tmp_path):
     where = run(
         installed / "python", "-c", "import palimpsest; print(palimpsest.__file__)", cwd=tmp_path
     )
@@ -60,7 +60,7 @@ def test_the_wheel_brings_its_models_texts_and_templates(installed: Path, tmp_pa
 
 
 @pytest.mark.slow
-def test_the_wheel_runs_the_demo_to_its_verdict(installed: Path, tmp_path: Path) -> None:
+def test_the_wheel_runs_the_demo_to_its_verdict(installed, tmp_path):
     out = run(installed / "palimpsest", "demo", "--workers", "1", cwd=tmp_path)
     page = Path("demo-run", "report", "index.html")
     assert (tmp_path / page).is_file() and str(page) in out, out

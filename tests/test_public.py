@@ -12,7 +12,7 @@ def run(code: str) -> str:
     return done.stdout.strip()
 
 
-def test_the_public_names_are_these_and_can_be_had() -> None:
+def test_the_public_names_are_these_and_can_be_had():
     assert palimpsest.__all__ == [
         *("Answer", "Fact", "PalimpsestError", "Plan", "Rules", "Verdict", "audit", "decide"),
         *("load", "load_config", "load_run", "logs", "preset", "read_facts", "retrain"),
@@ -24,7 +24,7 @@ def test_the_public_names_are_these_and_can_be_had() -> None:
     assert not hasattr(palimpsest, "nothing_of_the_kind")
 
 
-def test_statistics_verdict_and_report_never_load_torch() -> None:
+def test_statistics_verdict_and_report_never_load_torch():
     modules = (
         "palimpsest.stats.verdict, palimpsest.config.presets, "
         "palimpsest.report.results, palimpsest.report.terminal, palimpsest.run.store"
@@ -35,7 +35,7 @@ def test_statistics_verdict_and_report_never_load_torch() -> None:
     assert run(code) == "[]"
 
 
-def test_help_loads_nothing_that_is_slow_to_import() -> None:
+def test_help_loads_nothing_that_is_slow_to_import():
     code = (
         "import sys\nfrom palimpsest.cli import main\nsys.argv = ['palimpsest', '--help']\n"
         "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"

@@ -8,7 +8,7 @@ from tests.reliability import POINTS, points
 HERE = Path(__file__).parent
 
 
-def test_every_entry_is_a_file_of_tests_and_every_point_has_its_row() -> None:
+def test_every_entry_is_a_file_of_tests_and_every_point_has_its_row():
     for file in " ".join(POINTS.values()).split():
         assert "\ndef test_" in (HERE / file).read_text(), file
     page = (HERE.parent / "docs" / "reliability.md").read_text()

@@ -44,7 +44,7 @@ def name_of(requirement: str) -> str:
     return canonical(re.match(r"[\w.-]+", requirement)[0])  # type: ignore[index]
 
 
-def test_every_dependency_is_pinned_to_one_version() -> None:
+def test_every_dependency_is_pinned_to_one_version():
     lines = [line for line in PINNED if line and not line.startswith("#")]
     pins = dict(line.split("==") for line in lines)
     assert len(pins) == len(lines)
@@ -79,13 +79,13 @@ def closure(requirements: list[str]) -> set[str]:
     return found
 
 
-def test_what_the_dependencies_bring_along_is_pinned_too() -> None:
+def test_what_the_dependencies_bring_along_is_pinned_too():
     pins = {canonical(line.split("==")[0]): line.split("==")[1] for line in PINNED if "==" in line}
     for name in sorted(closure(NEEDED)):
         assert name in pins, f"{name} is installed but not in constraints.txt"
 
 
-def test_every_package_that_is_imported_is_a_dependency() -> None:
+def test_every_package_that_is_imported_is_a_dependency():
     declared = [*PROJECT["dependencies"], *chain(*PROJECT["optional-dependencies"].values())]
     known = closure(NEEDED) | set(map(name_of, declared))
     provided = metadata.packages_distributions()
@@ -98,7 +98,7 @@ def test_every_package_that_is_imported_is_a_dependency() -> None:
                 assert known & {canonical(one) for one in provided.get(top, [top])}, (file, top)
 
 
-def test_every_dependency_has_its_reason_in_the_documentation() -> None:
+def test_every_dependency_has_its_reason_in_the_documentation():
     text = (ROOT / "docs" / "architecture.md").read_text()
     table = text[text.index("## Dependencies") :].replace("*", "")
     for requirement in NEEDED:
@@ -106,7 +106,7 @@ def test_every_dependency_has_its_reason_in_the_documentation() -> None:
     assert len(NEEDED) <= 16
 
 
-def test_importing_every_module_opens_no_connection_and_looks_up_no_name() -> None:
+def test_importing_every_module_opens_no_connection_and_looks_up_no_name():
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", IMPORT_ALL],
         env={"PYTHONPATH": str(ROOT / "src"), "PATH": "", "OMP_NUM_THREADS": "1", "HOME": "/"},

@@ -50,6 +50,6 @@ def noted(source: Path, target: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def pocket_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pocket_models(tmp_path_factory):
     """A folder with ``models/00`` to ``19``, ``injected``, ``short/00`` and candidates."""
     return made_once(tmp_path_factory, "pocket-models", _make)

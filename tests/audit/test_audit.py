@@ -47,13 +47,13 @@ KEYS |= {"controls"}
 
 
 @pytest.fixture
-def world(tiny_audit: Path) -> Path:
+def world(tiny_audit):
     """The folder with the models and facts of the tiny audit."""
     return tiny_audit.parent
 
 
 @pytest.fixture
-def finished(tiny_audit: Path, tmp_path: Path) -> Path:
+def finished(tiny_audit, tmp_path):
     """A copy of the finished tiny audit."""
     return Path(shutil.copytree(tiny_audit, tmp_path / "finished"))
 
@@ -84,7 +84,7 @@ def items(run: Path) -> bytes:
 # -- what comes out --------------------------------------------------------------------------------
 
 
-def test_the_injected_model_is_excluded_and_the_retrained_one_survives(tiny_audit: Path) -> None:
+def test_the_injected_model_is_excluded_and_the_retrained_one_survives(tiny_audit):
     results = read_run(tiny_audit)
     ((cell, verdict),) = results.judged
     assert verdict.finding("unchanged").excluded and not verdict.finding("unchanged").clears
@@ -96,7 +96,7 @@ def test_the_injected_model_is_excluded_and_the_retrained_one_survives(tiny_audi
     assert (tiny_audit / "report" / "index.html").is_file()
 
 
-def test_summary_and_scores_say_the_same_as_the_verdict(tiny_audit: Path) -> None:
+def test_summary_and_scores_say_the_same_as_the_verdict(tiny_audit):
     ((_, verdict),) = read_run(tiny_audit).judged
     document = json.loads((tiny_audit / "summary.json").read_text())
     assert document.keys() >= KEYS and document["kind"] == "audit"
@@ -125,7 +125,7 @@ def flags(values: dict[str, Any], tmp_path: Path) -> list[str]:
     return words + [f"--{key.replace('_', '-')}={value}" for key, value in values.items()]
 
 
-def test_flags_yaml_and_python_give_the_same_bytes_and_verdict(world: Path, tmp_path: Path) -> None:
+def test_flags_yaml_and_python_give_the_same_bytes_and_verdict(world, tmp_path):
     by_python = palimpsest.audit(**small(world, tmp_path / "python"))
     values = small(world, tmp_path / "yaml", learning_rate="1e-3")  # as YAML and a shell write it
     relative = {key: str(value).replace(f"{world}/", "") for key, value in values.items()}
@@ -141,7 +141,7 @@ def test_flags_yaml_and_python_give_the_same_bytes_and_verdict(world: Path, tmp_
     assert document.keys() >= KEYS and document["reason"] == "no_reference"
 
 
-def test_a_dry_run_says_what_an_audit_takes_and_writes_nothing(world: Path, tmp_path: Path) -> None:
+def test_a_dry_run_says_what_an_audit_takes_and_writes_nothing(world, tmp_path):
     words = flags(audit_values(world, out=str(tmp_path / "run")), tmp_path)
     done = command(*words, "--dry-run")
     assert done.returncode == 0, done.stderr
@@ -150,7 +150,7 @@ def test_a_dry_run_says_what_an_audit_takes_and_writes_nothing(world: Path, tmp_
     assert not (tmp_path / "run").exists()
 
 
-def test_models_and_facts_in_memory_are_those_in_files(world: Path, tmp_path: Path) -> None:
+def test_models_and_facts_in_memory_are_those_in_files(world, tmp_path):
     import pandas as pd
 
     from palimpsest.models.checkpoint import load
@@ -182,9 +182,7 @@ def again(tiny_audit: Path, finished: Path, tmp_path: Path, *more: str) -> Done:
     return command(*flags(values, tmp_path), *more)
 
 
-def test_the_command_answers_first_and_its_exit_code_is_the_verdict(
-    tiny_audit: Path, finished: Path, tmp_path: Path
-) -> None:
+def test_the_command_answers_first_and_its_exit_code_is_the_verdict(tiny_audit, finished, tmp_path):
     before = items(finished)
     done = again(tiny_audit, finished, tmp_path)
     ((_, verdict),) = read_run(finished).judged
@@ -196,7 +194,7 @@ def test_the_command_answers_first_and_its_exit_code_is_the_verdict(
     assert document.keys() >= KEYS and document["status"] == verdict.status
 
 
-def test_what_is_required_must_pass_in_an_audit_that_certifies(tmp_path: Path) -> None:
+def test_what_is_required_must_pass_in_an_audit_that_certifies(tmp_path):
     results = read_run(cell_run(tmp_path / "made"))
     ((_, verdict),) = results.judged
     answer = Answer({}, results, verdict)
@@ -210,17 +208,13 @@ def test_what_is_required_must_pass_in_an_audit_that_certifies(tmp_path: Path) -
     assert not Answer({}, results, blocked).passes(passing)
 
 
-def test_an_unknown_required_candidate_is_refused_before_anything_runs(
-    world: Path, tmp_path: Path
-) -> None:
+def test_an_unknown_required_candidate_is_refused_before_anything_runs(world, tmp_path):
     done = command(*flags(small(world, tmp_path / "run"), tmp_path), "--require=retraind")
     assert done.returncode == 2 and "require" in done.stderr and "retrained" in done.stderr
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_is_read_and_judged_once_per_command(
-    tiny_audit: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_read_and_judged_once_per_command(tiny_audit, finished, tmp_path, monkeypatch):
     calls: Counter[str] = Counter()
 
     def counting(name: str) -> Callable[..., Any]:
@@ -241,7 +235,7 @@ def test_a_run_is_read_and_judged_once_per_command(
 # -- stopping early --------------------------------------------------------------------------------
 
 
-def test_too_few_probes_end_it_before_any_model_is_measured(world: Path, tmp_path: Path) -> None:
+def test_too_few_probes_end_it_before_any_model_is_measured(world, tmp_path):
     few = tmp_path / "probes.jsonl"
     write_rows(few, [fact("probe", n) for n in range(2)])
     answer = palimpsest.audit(**small(world, tmp_path / "run", probes=str(few)))
@@ -250,7 +244,7 @@ def test_too_few_probes_end_it_before_any_model_is_measured(world: Path, tmp_pat
     assert not (tmp_path / "run").exists()
 
 
-def test_evidence_gives_a_headroom(world: Path, tmp_path: Path) -> None:
+def test_evidence_gives_a_headroom(world, tmp_path):
     facts = write_facts(tmp_path / "facts", evidence=["It is written in the book of guilds"])
     values = small(world, tmp_path / "run", forget=facts["forget"])
     document = palimpsest.audit(**values).document
@@ -260,7 +254,7 @@ def test_evidence_gives_a_headroom(world: Path, tmp_path: Path) -> None:
 # -- one step per model: growing, reusing, resuming ------------------------------------------------
 
 
-def test_one_more_candidate_measures_one_model(world: Path, finished: Path) -> None:
+def test_one_more_candidate_measures_one_model(world, finished):
     values = audit_values(world, out=str(finished))
     before = read_run(finished).cells[0].evaluation["retrained"].forget_nll
     steps, answer = counted(
@@ -281,9 +275,7 @@ def _more(world: Path) -> Path:
     return folder
 
 
-def test_references_measured_before_are_not_measured_again(
-    world: Path, tiny_audit: Path, tmp_path: Path
-) -> None:
+def test_references_measured_before_are_not_measured_again(world, tiny_audit, tmp_path):
     other = {"candidates": {"more": str(_more(world))}, "out": str(tmp_path / "run")}
     steps, answer = counted(audit_values(world, **other), reuse=str(tiny_audit))
     assert steps == ["measure-more"]
@@ -296,7 +288,7 @@ def test_references_measured_before_are_not_measured_again(
     assert all(finding.comparison is None for finding in answer.verdict.findings)
 
 
-def test_the_order_of_models_does_not_matter(world: Path, finished: Path) -> None:
+def test_the_order_of_models_does_not_matter(world, finished):
     values = audit_values(world, out=str(finished))
     before = json.loads((finished / "summary.json").read_text())
     turned = {"references": values["references"][::-1]}
@@ -308,9 +300,7 @@ def test_the_order_of_models_does_not_matter(world: Path, finished: Path) -> Non
 
 
 @pytest.mark.parametrize("what", ["retain facts", "general text", "injected"])
-def test_an_input_changed_in_place_is_refused(
-    world: Path, finished: Path, tmp_path: Path, what: str
-) -> None:
+def test_an_input_changed_in_place_is_refused(world, finished, tmp_path, what):
     copy = Path(shutil.copytree(world, tmp_path / "world", ignore=shutil.ignore_patterns("run")))
     path = {
         "retain facts": copy / "facts" / "retain.jsonl",
@@ -328,9 +318,7 @@ def test_an_input_changed_in_place_is_refused(
 # -- models that fail ------------------------------------------------------------------------------
 
 
-def test_a_broken_candidate_is_announced_and_reported_and_the_others_go_on(
-    world: Path, tmp_path: Path
-) -> None:
+def test_a_broken_candidate_is_announced_and_reported_and_the_others_go_on(world, tmp_path):
     models = world / "models"
     broken = spoil(Path(shutil.copytree(models / "retrained", tmp_path / "broken")))
     both = {"broken": str(broken), "retrained": str(models / "retrained")}
@@ -345,8 +333,8 @@ def test_a_broken_candidate_is_announced_and_reported_and_the_others_go_on(
 
 @pytest.mark.parametrize("who", ["reference-01", "retrained"])
 def test_a_model_that_diverges_ends_the_audit_only_if_it_is_needed(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: str
-) -> None:
+    world, tmp_path, monkeypatch, who
+):
     real = measure.Scorer.reacquire
 
     def reacquire(self: Any, results: Any, net: Any, before: Any) -> None:
@@ -372,8 +360,8 @@ def test_a_model_that_diverges_ends_the_audit_only_if_it_is_needed(
 
 
 def test_a_control_that_cannot_be_built_is_named_as_missing(
-    world: Path, tiny_audit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    world, tiny_audit, tmp_path, monkeypatch
+):
     def refuse(*_: Any) -> Any:
         raise Unavailable("their weights are quantized")
 

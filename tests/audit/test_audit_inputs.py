@@ -30,7 +30,7 @@ Values = dict[str, Any]
 
 
 @pytest.fixture
-def good(tiny_checkpoint, tmp_path: Path) -> Values:  # type: ignore[no-untyped-def]
+def good(tiny_checkpoint, tmp_path):
     """A request without fault, in a folder of its own."""
     base, injected, candidate = (str(tiny_checkpoint("smollm2-s", seed)) for seed in range(3))
     return STEPS | write_facts(tmp_path) | {
@@ -43,7 +43,7 @@ def good(tiny_checkpoint, tmp_path: Path) -> Values:  # type: ignore[no-untyped-
 
 
 @pytest.fixture
-def weightless(monkeypatch: pytest.MonkeyPatch) -> None:
+def weightless(monkeypatch):
     """Weights are not read."""
     monkeypatch.setattr(stored, "read_tensor", lambda *_: pytest.fail("weights were read"))
 
@@ -64,14 +64,12 @@ def refused(values: Values, kind: type[InputError] = InputError, word: str = "")
     return caught.value
 
 
-def test_the_request_is_good_before_it_is_spoiled(good: Values) -> None:
+def test_the_request_is_good_before_it_is_spoiled(good):
     inputs = prepared(good)
     assert inputs.bound.certifiable and not inputs.notes and len(inputs.sets["probe"]) == 16
 
 
-def test_facts_are_asked_backwards_where_all_have_subject_and_relation(
-    good: Values, tmp_path: Path
-) -> None:
+def test_facts_are_asked_backwards_where_all_have_subject_and_relation(good, tmp_path):
     both = prepared(good)
     assert both.rules == Rules()
     asked = both.texts.elicited(("reversed",))
@@ -106,13 +104,13 @@ FILES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_a_bad_file(good: Values, weightless: None, tmp_path: Path, kind: str) -> None:
+def test_a_bad_file(good, weightless, tmp_path, kind):
     FILES[kind](tmp_path)
     refused(good, FactsError)
 
 
 @pytest.mark.parametrize("key", ["heldout", "evidence"])
-def test_a_prompt_that_is_too_long_for_the_model(good: Values, tmp_path: Path, key: str) -> None:
+def test_a_prompt_that_is_too_long_for_the_model(good, tmp_path, key):
     for line in (0, 1):
         broken(tmp_path / "forget.jsonl", line, **{key: [f"word{line} " * 300 + "is"]})
     refused(good, FactsError, "tokens")
@@ -149,14 +147,14 @@ MODELS: dict[str, tuple[str, Callable[[Path], object]]] = {
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_a_bad_model(good: Values, tmp_path: Path, kind: str) -> None:
+def test_a_bad_model(good, tmp_path, kind):
     role, spoil = MODELS[kind]
     spoil(spoiled(good, tmp_path, role))
     refused(good, ModelError)
 
 
 @pytest.mark.parametrize("role", ["base", "injected", "reference", "candidate"])
-def test_weights_that_are_not_numbers(good: Values, tmp_path: Path, role: str) -> None:
+def test_weights_that_are_not_numbers(good, tmp_path, role):
     spoil(spoiled(good, tmp_path, role))
     if role == "candidate":
         assert "two" in prepared(good).notes[0]
@@ -165,13 +163,13 @@ def test_weights_that_are_not_numbers(good: Values, tmp_path: Path, role: str) -
 
 
 @pytest.mark.parametrize("place", ["/no/such/folder", "no such/hub id", "x" * 5000, "a\u202eb"])
-def test_a_model_that_is_nowhere(good: Values, weightless: None, place: str) -> None:
+def test_a_model_that_is_nowhere(good, weightless, place):
     refused(good | {"injected": place}, ModelError, "injected: ")
 
 
 def test_a_misspelt_folder_is_named_before_the_network_is_asked(
-    good: Values, weightless: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    good, weightless, tmp_path, monkeypatch
+):
     monkeypatch.setattr(sources, "snapshot", lambda *_: pytest.fail("the network was asked"))
     shutil.copytree(good["injected"], tmp_path / "models" / "injected")
     monkeypatch.chdir(tmp_path)
@@ -180,13 +178,13 @@ def test_a_misspelt_folder_is_named_before_the_network_is_asked(
     assert sources.find_kind("models/olmo") == "hub"  # nothing like it is there
 
 
-def test_base_and_injected_that_are_one_model(good: Values, tmp_path: Path) -> None:
+def test_base_and_injected_that_are_one_model(good, tmp_path):
     copy = str(shutil.copytree(good["base"], tmp_path / "copy"))
     error = refused(good | {"injected": copy}, PlanError)
     assert isinstance(error, PlanError) and error.key == "injected"
 
 
-def test_base_and_injected_that_are_swapped(tiny_audit: Path, tmp_path: Path) -> None:
+def test_base_and_injected_that_are_swapped(tiny_audit, tmp_path):
     values = audit_values(tiny_audit.parent, references=2, out=tmp_path / "run")
     swapped = {"base": values["injected"], "injected": values["base"]}
     for rate in (1e-3, None):  # where it is chosen on a reference, that step comes first
@@ -195,9 +193,7 @@ def test_base_and_injected_that_are_swapped(tiny_audit: Path, tmp_path: Path) ->
         assert not (tmp_path / "run").exists()
 
 
-def test_a_model_given_as_what_it_was_not_made_as_is_pointed_out(
-    good: Values, tmp_path: Path
-) -> None:
+def test_a_model_given_as_what_it_was_not_made_as_is_pointed_out(good, tmp_path):
     (spoiled(good, tmp_path, "base") / "palimpsest.json").write_text('{"role": "injected"}')
     (note,) = prepared(good).notes
     assert "given as base" in note and "made as injected" in note
@@ -205,11 +201,11 @@ def test_a_model_given_as_what_it_was_not_made_as_is_pointed_out(
 
 @pytest.mark.parametrize("twin", ["injected", "candidate one", "reference"])
 def test_a_reference_with_the_weights_of_another_model(
-    good: Values,
-    tmp_path: Path,
-    tiny_checkpoint,  # type: ignore[no-untyped-def]
-    twin: str,
-) -> None:
+    good,
+    tmp_path,
+    tiny_checkpoint,
+    twin,
+):
     other = str(tiny_checkpoint("smollm2-s", 3))
     copied = {"injected": good["injected"], "candidate one": good["candidates"]["one"]}
     copy = Path(shutil.copytree(copied.get(twin, other), tmp_path / "copy"))
@@ -218,7 +214,7 @@ def test_a_reference_with_the_weights_of_another_model(
     assert isinstance(error, PlanError) and error.key == "references"
 
 
-def test_candidates_that_are_copies_are_noted(good: Values, tmp_path: Path) -> None:
+def test_candidates_that_are_copies_are_noted(good, tmp_path):
     copy = Path(shutil.copytree(good["base"], tmp_path / "copy"))
     (copy / "README.md").write_text("unlearned, they say")
     (note,) = prepared(good | {"candidates": {"copy": str(copy)}}).notes
@@ -228,7 +224,7 @@ def test_candidates_that_are_copies_are_noted(good: Values, tmp_path: Path) -> N
 # -- tokenizers and adapters -----------------------------------------------------------------------
 
 
-def test_tokenizers_are_compared_on_the_texts_that_are_used(good: Values, tmp_path: Path) -> None:
+def test_tokenizers_are_compared_on_the_texts_that_are_used(good, tmp_path):
     folder = spoiled(good, tmp_path, "base")
     ligature = {"type": "Replace", "pattern": {"String": "\ufb01"}, "content": "fi"}
     edit(folder, "tokenizer.json", normalizer=ligature)
@@ -237,7 +233,7 @@ def test_tokenizers_are_compared_on_the_texts_that_are_used(good: Values, tmp_pa
     refused(good, ModelError, "tokenizer")
 
 
-def test_a_pocket_base_saved_again_is_the_same_base(good: Values, tmp_path: Path) -> None:
+def test_a_pocket_base_saved_again_is_the_same_base(good, tmp_path):
     from transformers import AutoTokenizer
 
     pocket = load("pocket/qwen2-s")
@@ -254,7 +250,7 @@ def test_a_pocket_base_saved_again_is_the_same_base(good: Values, tmp_path: Path
 
 
 @pytest.fixture
-def adapter(good: Values, tmp_path: Path) -> Path:
+def adapter(good, tmp_path):
     """A LoRA adapter of the injected model, saved as peft does by default: without a task."""
     import peft
     import torch
@@ -267,7 +263,7 @@ def adapter(good: Values, tmp_path: Path) -> Path:
     return tmp_path / "adapter"
 
 
-def test_an_adapter_without_a_task_is_a_candidate(good: Values, adapter: Path) -> None:
+def test_an_adapter_without_a_task_is_a_candidate(good, adapter):
     config = json.loads((adapter / "adapter_config.json").read_text())
     assert config["task_type"] is None and config["auto_mapping"]
     good["candidates"] = {"adapted": str(adapter)}
@@ -278,9 +274,7 @@ def test_an_adapter_without_a_task_is_a_candidate(good: Values, adapter: Path) -
     assert prepared(good | {"adapter_base": good["injected"]}).notes == ()
 
 
-def test_a_missing_peft_is_named_before_weights_are_read(
-    good: Values, adapter: Path, weightless: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_peft_is_named_before_weights_are_read(good, adapter, weightless, monkeypatch):
     real = device.importlib.util.find_spec
 
     def without(name: str, *more: Any) -> Any:
@@ -305,21 +299,19 @@ FLAGS: dict[str, tuple[Values, str]] = {
 
 
 @pytest.mark.parametrize("kind", FLAGS)
-def test_a_bad_flag(good: Values, weightless: None, kind: str) -> None:
+def test_a_bad_flag(good, weightless, kind):
     changes, key = FLAGS[kind]
     error = refused(good | changes)
     assert isinstance(error, PlanError) and error.key == key
 
 
 @pytest.mark.parametrize("change", [{"subject": ...}, {"answer": "on the 5th of May"}])
-def test_generated_probes_need_subjects_and_names(
-    good: Values, tmp_path: Path, change: Values
-) -> None:
+def test_generated_probes_need_subjects_and_names(good, tmp_path, change):
     broken(tmp_path / "forget.jsonl", 2, **change)
     refused(good | {"probes": 16}, FactsError)
 
 
-def test_an_output_that_is_a_file_or_holds_other_things(good: Values, tmp_path: Path) -> None:
+def test_an_output_that_is_a_file_or_holds_other_things(good, tmp_path):
     (tmp_path / "taken").write_text("mine")
     for out in (tmp_path / "taken", tmp_path / "taken" / "run", tmp_path):
         before = sorted(path.name for path in tmp_path.iterdir() if path.name != "locks")
@@ -330,10 +322,10 @@ def test_an_output_that_is_a_file_or_holds_other_things(good: Values, tmp_path: 
 
 
 def test_a_folder_of_runs_gives_its_newest_checkpoints(
-    good: Values,
-    tmp_path: Path,
-    tiny_checkpoint,  # type: ignore[no-untyped-def]
-) -> None:
+    good,
+    tmp_path,
+    tiny_checkpoint,
+):
     saves, place = tmp_path / "unlearn", good["candidates"]["one"]
     for name in ("NPO_lr1e-5", "GradDiff/checkpoint-20", "GradDiff/checkpoint-100"):
         shutil.copytree(place, saves / name)
@@ -357,9 +349,9 @@ def test_a_folder_of_runs_gives_its_newest_checkpoints(
 
 
 def test_text_candidates_and_references_fix_the_draw_and_the_terms_record_it(
-    good: Values,
-    tiny_checkpoint,  # type: ignore[no-untyped-def]
-) -> None:
+    good,
+    tiny_checkpoint,
+):
     other = {"candidates": {"one": str(tiny_checkpoint("smollm2-s", 4))}}
     first, text, model = (
         prepared(good | {"beacon": "tuesday"}),
@@ -373,7 +365,7 @@ def test_text_candidates_and_references_fix_the_draw_and_the_terms_record_it(
     assert records[0]["bound"] == digests
 
 
-def test_without_a_beacon_the_draw_comes_from_the_digests_and_says_so(good: Values) -> None:
+def test_without_a_beacon_the_draw_comes_from_the_digests_and_says_so(good):
     plain, drawn = prepared(good), prepared(good | {"beacon": "tuesday"})
     assert plain.terms().config["drawn"]["beacon"] == ""
     cell = {"steps": [], "models": []}
@@ -393,9 +385,7 @@ def test_without_a_beacon_the_draw_comes_from_the_digests_and_says_so(good: Valu
     assert trained[0] == trained[1]
 
 
-def test_a_fact_with_fewer_held_out_prompts_than_others_is_asked_too(
-    good: Values, tmp_path: Path
-) -> None:
+def test_a_fact_with_fewer_held_out_prompts_than_others_is_asked_too(good, tmp_path):
     for line in (0, 1):
         broken(tmp_path / "forget.jsonl", line, heldout=[f"Number {line} bears the"])
     for beacon in "abcd":  # whichever phrasing is drawn for the others

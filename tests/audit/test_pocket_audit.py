@@ -36,7 +36,7 @@ def audit(
 
 
 @pytest.fixture(scope="module")
-def runs(pocket_models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Any]:
+def runs(pocket_models, tmp_path_factory):
     """The audits with 5, 9 and 20 references, each of which takes over what is measured."""
     root, found, earlier = tmp_path_factory.mktemp("audits"), {}, ()
     for count in (5, 9, 20):
@@ -47,9 +47,7 @@ def runs(pocket_models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
 
 
 @pytest.mark.parametrize("references", [5, 9, 20])
-def test_a_fresh_retraining_is_certified_and_nothing_else(
-    runs: dict[int, Any], references: int
-) -> None:
+def test_a_fresh_retraining_is_certified_and_nothing_else(runs, references):
     code, document = runs[references]
     clearing = [name for name, found in document["candidates"].items() if found["clears"]]
     assert document["candidate"] in FRESH and set(clearing) <= set(FRESH), document["paragraph"]
@@ -61,8 +59,8 @@ def test_a_fresh_retraining_is_certified_and_nothing_else(
 @pytest.mark.parametrize("odd", ["short/00", "injected-in-disguise"])
 @pytest.mark.parametrize("count", [5, 20])
 def test_one_odd_reference_is_named_and_nothing_is_certified(
-    pocket_models: Path, runs: dict[int, Any], tmp_path: Path, odd: str, count: int
-) -> None:
+    pocket_models, runs, tmp_path, odd, count
+):
     place = pocket_models / odd
     if odd != "short/00":
         place = _disguised(pocket_models, tmp_path / "disguised")
@@ -81,14 +79,12 @@ def _disguised(folder: Path, target: Path) -> Path:
     return target
 
 
-def test_the_injected_model_as_a_reference_is_refused(pocket_models: Path, tmp_path: Path) -> None:
+def test_the_injected_model_as_a_reference_is_refused(pocket_models, tmp_path):
     words = _refused(pocket_models, tmp_path, pocket_models / "injected")
     assert "injected" in words
 
 
-def test_a_reference_given_twice_is_refused_though_its_metadata_differ(
-    pocket_models: Path, tmp_path: Path
-) -> None:
+def test_a_reference_given_twice_is_refused_though_its_metadata_differ(pocket_models, tmp_path):
     words = _refused(pocket_models, tmp_path, pocket_models / "copied")
     assert str(pocket_models / "models" / "00") in words
 

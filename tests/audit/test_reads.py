@@ -24,7 +24,7 @@ from palimpsest.stats.rules import CONTROL_MIXTURES, Rules
 
 
 @pytest.fixture
-def values(tiny_audit: Path, tmp_path: Path) -> dict[str, Any]:
+def values(tiny_audit, tmp_path):
     """The arguments of an audit of models of its own."""
     world = Path(shutil.copytree(tiny_audit.parent / "models", tmp_path / "models")).parent
     shutil.copytree(tiny_audit.parent / "facts", world / "facts")
@@ -45,9 +45,7 @@ def refused(checked: AuditTask) -> None:
     assert failure is not None and failure.kind == DriftError.kind
 
 
-def test_an_audit_reads_each_checkpoint_as_often_as_it_must(
-    values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_audit_reads_each_checkpoint_as_often_as_it_must(values, monkeypatch):
     """Once before its terms are fixed, once when it is measured, and each mixture both its parents;
     beside that the base to start with, for what the injected model says, for the check of their
     roles, and for the learning rate that is chosen on a reference."""
@@ -71,9 +69,7 @@ def test_an_audit_reads_each_checkpoint_as_often_as_it_must(
 @pytest.mark.parametrize(
     ("who", "file"), [("base", WEIGHTS), ("base", "config.json"), ("injected", WEIGHTS)]
 )
-def test_a_model_that_changes_after_the_check_computes_nothing(
-    values: dict[str, Any], monkeypatch: pytest.MonkeyPatch, who: str, file: str
-) -> None:
+def test_a_model_that_changes_after_the_check_computes_nothing(values, monkeypatch, who, file):
     checked, place = task(values), Path(values[who])
     if file == WEIGHTS:
         change_weights(place, lambda state: state["model.norm.weight"][0].add_(1e-3))
@@ -83,9 +79,7 @@ def test_a_model_that_changes_after_the_check_computes_nothing(
     refused(checked)
 
 
-def test_a_candidate_that_changes_after_the_check_is_not_measured(
-    values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_candidate_that_changes_after_the_check_is_not_measured(values, monkeypatch):
     values |= {"references": [], "learning_rate": 1e-3}
     checked = task(values)
     change_weights(

@@ -54,9 +54,6 @@ def models(run):
     return dict(read_run(run.path).cells[0].models)
 
 
-# -- same bytes ------------------------------------------------------------------------------------
-
-
 def test_two_workers_give_the_bytes_of_one_process(plan, run, tmp_path):
     other, _ = finish(plan, tmp_path / "run", executor="local", workers=2)
     assert artifacts(other) == artifacts(run)
@@ -113,9 +110,6 @@ def test_a_steps_result_does_not_depend_on_what_its_worker_did_before(plan, run,
         for model in set(table["model"]):
             mine, same = table["model"] == model, expected["model"] == model
             assert np.isin(table["nll_sum"][mine], expected["nll_sum"][same]).all(), model
-
-
-# -- what is made ----------------------------------------------------------------------------------
 
 
 def test_steps_are_known_without_training_and_references_are_measured_in_stacks():
@@ -212,9 +206,6 @@ def test_the_mask_does_not_apply_to_an_ungated_model_and_the_cell_goes_on(tmp_pa
     failure = cell.models["gate_mask-w3"].failure
     assert failure is not None and failure.kind == "not_applicable"
     assert "kl_reversion-w3" in cell.candidates and not cell.failed
-
-
-# -- the sealed pool -------------------------------------------------------------------------------
 
 
 def test_the_sealed_pool_is_scored_once_in_a_run(run, plan):

@@ -105,9 +105,6 @@ def test_other_code_is_refused(tmp_path, monkeypatch):
     assert refused(small_plan(), tmp_path / "run") == ("code.version",)
 
 
-# -- losses that are not finite --------------------------------------------------------------------
-
-
 def finite(value: Any) -> bool:
     if isinstance(value, dict | list | tuple):
         return all(map(finite, value.values() if isinstance(value, dict) else value))

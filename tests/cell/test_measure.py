@@ -99,9 +99,6 @@ def test_only_equal_architectures_of_floating_point_weights_can_be_mixed():
         Interpolated({}, one, 0.5)["w"]
 
 
-# -- what a beacon draws ---------------------------------------------------------------------------
-
-
 def drawn_setting(beacon: str) -> tuple[CellWork, CellTexts]:
     # So many steps have no order in common by chance.
     longer = Reacquisition(steps=40, chunks=2, learning_rate=1.5e-4, items=2)

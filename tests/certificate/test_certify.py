@@ -58,12 +58,7 @@ def said(bundle: Path, check: str) -> str:
     return next(c.what for c in checked(bundle).checks if c.name == check)
 
 
-# -- what is written -------------------------------------------------------------------------------
-
-
-def test_an_untouched_bundle_verifies_and_says_what_that_means(
-    signed_bundle: Path, keys: tuple[Path, Path]
-) -> None:
+def test_an_untouched_bundle_verifies_and_says_what_that_means(signed_bundle, keys):
     verified = verify(signed_bundle, keys[1])
     assert verified.answer == "ok" and verified.ok
     assert [check.name for check in verified.checks] == [check.__name__ for check in CHECKS]
@@ -75,7 +70,7 @@ def test_an_untouched_bundle_verifies_and_says_what_that_means(
     assert verified == examine(signed_bundle.read_bytes(), read_public(keys[1]))
 
 
-def test_the_verdicts_are_those_of_the_run_folder(tmp_path: Path) -> None:
+def test_the_verdicts_are_those_of_the_run_folder(tmp_path):
     run = write_study(tmp_path / "run", seeds=(0, 1))
     stated = read_verdicts(certify(run, tmp_path / "b.zip"))
     assert stated.keys() == {STUDY, STUDY.replace("seed0", "seed1")}
@@ -84,9 +79,7 @@ def test_the_verdicts_are_those_of_the_run_folder(tmp_path: Path) -> None:
         assert stated[cell.id] == {key: whole[key] for key in stated[cell.id]}
 
 
-def test_a_bundle_is_a_zip_file_with_the_runs_own_bytes(
-    bundle: Path, run_folder: Path, tmp_path: Path
-) -> None:
+def test_a_bundle_is_a_zip_file_with_the_runs_own_bytes(bundle, run_folder, tmp_path):
     with zipfile.ZipFile(bundle) as archive:
         assert archive.testzip() is None
         assert archive.namelist() == sorted(archive.namelist())
@@ -96,7 +89,7 @@ def test_a_bundle_is_a_zip_file_with_the_runs_own_bytes(
     assert again.read_bytes() == bundle.read_bytes()
 
 
-def test_the_statement_is_in_toto_and_says_what_counts(audit_members: dict[str, bytes]) -> None:
+def test_the_statement_is_in_toto_and_says_what_counts(audit_members):
     stated = value(audit_members, "statement.json")
     assert stated["_type"] == "https://in-toto.io/Statement/v1"
     assert stated["predicateType"] == PREDICATE_TYPE
@@ -112,7 +105,7 @@ def test_the_statement_is_in_toto_and_says_what_counts(audit_members: dict[str, 
                                             RECIPE)  # fmt: skip
 
 
-def test_custom_rules_are_listed_and_a_certificate_is_called_so(tmp_path: Path) -> None:
+def test_custom_rules_are_listed_and_a_certificate_is_called_so(tmp_path):
     rules = replace(Rules(), alpha=0.1, certify_above=0.15).without("reversed")
     bundle = certify(write_audit(tmp_path / "run", rules=rules))
     verified = checked(bundle)
@@ -128,7 +121,7 @@ def test_custom_rules_are_listed_and_a_certificate_is_called_so(tmp_path: Path) 
     assert "under custom rules" in (tmp_path / "card.md").read_text()
 
 
-def test_later_lists_are_said_and_dropped_candidates_too(tmp_path: Path) -> None:
+def test_later_lists_are_said_and_dropped_candidates_too(tmp_path):
     run = write_audit(tmp_path / "run")
     write_audit(run, candidates=("good", "bad", "third"))
     text = said(certify(run), "rosters")
@@ -139,7 +132,7 @@ def test_later_lists_are_said_and_dropped_candidates_too(tmp_path: Path) -> None
     assert "ATTENTION: 2" in text and "'bad'" in text and "'third'" in text
 
 
-def test_what_a_reader_would_misread_in_silence_stands_in_the_verdict(tmp_path: Path) -> None:
+def test_what_a_reader_would_misread_in_silence_stands_in_the_verdict(tmp_path):
     """Left-out references, weaker settings, and candidates that came after the draw."""
     plain = write_audit(tmp_path / "plain", beacon="lottery")
     (text,) = read_run(plain).cells[0].verdict.conditions  # type: ignore[union-attr]
@@ -156,9 +149,7 @@ def test_what_a_reader_would_misread_in_silence_stands_in_the_verdict(tmp_path: 
 
 
 @pytest.mark.parametrize("evidence", [None, 2.9])
-def test_an_audits_verdict_is_the_one_of_its_folder_headroom_and_all(
-    evidence: float | None, tmp_path: Path
-) -> None:
+def test_an_audits_verdict_is_the_one_of_its_folder_headroom_and_all(evidence, tmp_path):
     run = write_audit(tmp_path / "run", evidence=evidence)
     held = unpack(certify(run).read_bytes())
     verdict = read_run(run).cells[0].verdict
@@ -168,10 +159,7 @@ def test_an_audits_verdict_is_the_one_of_its_folder_headroom_and_all(
     assert (f"cells/{AUDIT}/headroom.parquet" in held) == (evidence is not None)
 
 
-# -- when it refuses -------------------------------------------------------------------------------
-
-
-def test_an_unfinished_or_damaged_run_is_refused_by_name(tmp_path: Path) -> None:
+def test_an_unfinished_or_damaged_run_is_refused_by_name(tmp_path):
     second = STUDY.replace("seed0", "seed1")
     run = write_study(tmp_path / "run", seeds=(0, 1), skip=(second,))
     with pytest.raises(InputError, match=second):
@@ -186,20 +174,20 @@ def test_an_unfinished_or_damaged_run_is_refused_by_name(tmp_path: Path) -> None
     assert palimpsest("certify", str(whole)).returncode == 1
 
 
-def test_a_run_without_verdicts_cannot_be_certified(tmp_path: Path, run_folder: Path) -> None:
+def test_a_run_without_verdicts_cannot_be_certified(tmp_path, run_folder):
     terms = replace(Run.open(run_folder).terms, kind="unlearn")
     Run.create_or_resume(tmp_path / "run", terms, [])
     with pytest.raises(InputError):
         certify(tmp_path / "run")
 
 
-def test_a_pool_that_was_never_opened_needs_no_reveal(tmp_path: Path) -> None:
+def test_a_pool_that_was_never_opened_needs_no_reveal(tmp_path):
     bundle = certify(write_study(tmp_path / "run", known_label=()))
     assert "reveal.json" not in unpack(bundle.read_bytes())
     assert checked(bundle).ok
 
 
-def test_an_own_pool_is_revealed_from_its_file_and_must_be_the_sealed_one(tmp_path: Path) -> None:
+def test_an_own_pool_is_revealed_from_its_file_and_must_be_the_sealed_one(tmp_path):
     file = tmp_path / "pool.jsonl"
     new = "Quite new words ask about {subject} and the"
     lines = [{"relation": r, "template": f"{new} {r}"} for r in RELATIONS]
@@ -213,10 +201,7 @@ def test_an_own_pool_is_revealed_from_its_file_and_must_be_the_sealed_one(tmp_pa
         certify(run, tmp_path / "other.zip", pool_path=file)
 
 
-# -- what can be asked for -------------------------------------------------------------------------
-
-
-def test_what_is_not_a_file_is_bad_input_and_never_waited_for(tmp_path: Path) -> None:
+def test_what_is_not_a_file_is_bad_input_and_never_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "absent.zip", tmp_path, tmp_path / "pipe", Path("/dev/zero")):
         with pytest.raises(InputError):
@@ -225,7 +210,7 @@ def test_what_is_not_a_file_is_bad_input_and_never_waited_for(tmp_path: Path) ->
         examine(b"PK\3\4").require("b.zip")
 
 
-def test_the_commands_say_what_the_certificate_is_of(tmp_path: Path, bundle: Path) -> None:
+def test_the_commands_say_what_the_certificate_is_of(tmp_path, bundle):
     run = write_audit(tmp_path / "run")
     done = palimpsest("certify", str(run))
     assert done.stdout.splitlines() == [f"{run}/certificate.zip", "certified: good"]
@@ -243,15 +228,13 @@ def test_the_commands_say_what_the_certificate_is_of(tmp_path: Path, bundle: Pat
 
 
 @pytest.mark.parametrize("output", [">&-", ">/dev/full", "| true", ">&- 2>&-"])
-def test_an_answer_that_nobody_reads_is_not_one_of_failed(bundle: Path, output: str) -> None:
+def test_an_answer_that_nobody_reads_is_not_one_of_failed(bundle, output):
     program = "from palimpsest.cli import main; main()"
     line = f"set -o pipefail; {sys.executable} -c '{program}' verify {bundle} {output}"
     assert subprocess.run(["bash", "-c", line], stderr=subprocess.DEVNULL).returncode == UNREAD
 
 
-def test_the_page_of_a_run_is_made_from_the_bytes_that_were_verified(
-    bundle: Path, run_folder: Path, tmp_path: Path
-) -> None:
+def test_the_page_of_a_run_is_made_from_the_bytes_that_were_verified(bundle, run_folder, tmp_path):
     copy = tmp_path / "copy.zip"
     copy.write_bytes(bundle.read_bytes())
     verified = verify(copy)
@@ -267,7 +250,7 @@ def test_the_page_of_a_run_is_made_from_the_bytes_that_were_verified(
         write_bundle_page(verify(copy), tmp_path / "none")
 
 
-def test_a_model_card_says_what_the_verdict_says(run_folder: Path, tmp_path: Path) -> None:
+def test_a_model_card_says_what_the_verdict_says(run_folder, tmp_path):
     bundle, file = tmp_path / "b.zip", tmp_path / "card.md"
     done = palimpsest("certify", str(run_folder), "--out", str(bundle), "--model-card", str(file))
     assert done.returncode == 0, done.stderr

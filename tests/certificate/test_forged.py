@@ -3,13 +3,11 @@
 These forgers repair the statement and whatever else they know of.
 """
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from forgery import (
-    Members,
     Summary,
     failed,
     made_up,
@@ -35,20 +33,17 @@ from palimpsest.run.files import digest
 CELL = f"cells/{STUDY}"
 
 
-# -- models left out, slipped in, or in other roles ------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "model",
     ["ga-w12", "reference-6", "control-25-reference-1", "control-10-reference-4",
      "known-suppression", "retraining-1", "forget_only", "base"],
 )  # fmt: skip
-def test_a_model_left_out_is_noticed_at_every_depth(model: str, members: Members) -> None:
+def test_a_model_left_out_is_noticed_at_every_depth(model, members):
     failed(repaired(with_models(members, **{model: None})), "models")
     failed(repaired(without_model(members, model)), "models")
 
 
-def test_a_reference_left_out_of_the_lists_too_is_noticed(audit_members: Members) -> None:
+def test_a_reference_left_out_of_the_lists_too_is_noticed(audit_members):
     for model in ("reference-4", "bad", "control-25-reference-1"):
         less = without_model(audit_members, model, AUDIT)
         failed(repaired(less), "models")
@@ -64,7 +59,7 @@ def test_a_reference_left_out_of_the_lists_too_is_noticed(audit_members: Members
         assert any("ATTENTION" in line for line in words)
 
 
-def test_a_model_slipped_in_is_noticed(members: Members, audit_members: Members) -> None:
+def test_a_model_slipped_in_is_noticed(members, audit_members):
     more: dict[str, Any] = {"role": "reference", "seed_no": 7, "digest": "sha256:more"}
     failed(repaired(with_models(members, **{"reference-7": more})), "models")
     knobs = next(m for m in value(members, f"{CELL}/cell.json")["models"] if m["name"] == "ga-w3")
@@ -76,7 +71,7 @@ def test_a_model_slipped_in_is_noticed(members: Members, audit_members: Members)
     failed(repaired(with_cell(members, lambda s: s | {"models": [*s["models"], s["models"][5]]})))
 
 
-def test_swapped_roles_are_noticed(members: Members, audit_members: Members) -> None:
+def test_swapped_roles_are_noticed(members, audit_members):
     for role in ("candidate", "injected", "retraining", "control", "known_label", "", "king"):
         failed(repaired(with_models(members, **{"reference-2": {"role": role}})), "models")
     swap = {"bad": {"role": "reference", "seed_no": 2}, "reference-2": {"role": "candidate"}}
@@ -85,9 +80,7 @@ def test_swapped_roles_are_noticed(members: Members, audit_members: Members) -> 
     failed(repaired(with_models(members, **hidden)), "models")
 
 
-def test_a_model_with_other_traits_than_planned_is_noticed(
-    members: Members, audit_members: Members
-) -> None:
+def test_a_model_with_other_traits_than_planned_is_noticed(members, audit_members):
     control = "control-25-reference-1"
     for name, change in (
         *((control, {"share": share}) for share in (0.9, None, "0.25", 0.1)),
@@ -108,14 +101,14 @@ def test_a_model_with_other_traits_than_planned_is_noticed(
     failed(repaired(other), "models")
 
 
-def test_a_model_that_is_scored_but_not_listed_is_noticed(members: Members) -> None:
+def test_a_model_that_is_scored_but_not_listed_is_noticed(members):
     def renamed(items: dict[str, Any]) -> dict[str, Any]:
         return items | {"model": np.where(items["model"] == "ga-w12", "ga-w13", items["model"])}
 
     failed(repaired(with_rows(members, renamed)), "scores")
 
 
-def test_facts_left_out_are_noticed(members: Members, audit_members: Members) -> None:
+def test_facts_left_out_are_noticed(members, audit_members):
     def fewer(items: dict[str, Any]) -> dict[str, Any]:
         kept = ~((items["set"] == "probe") & (items["fact"] == "p7"))
         return {name: values[kept] for name, values in items.items()}
@@ -130,10 +123,7 @@ def test_facts_left_out_are_noticed(members: Members, audit_members: Members) ->
         failed(repaired(with_cell(less, unlisted, cell=cell)), "scores")
 
 
-# -- the sealed pool -------------------------------------------------------------------------------
-
-
-def test_scoring_the_sealed_pool_twice_or_never_is_noticed(members: Members) -> None:
+def test_scoring_the_sealed_pool_twice_or_never_is_noticed(members):
     def twice(items: dict[str, Any]) -> dict[str, Any]:
         rows = np.flatnonzero(items["pool"] == "audit")
         again = np.concatenate([np.arange(len(items["pool"])), rows])
@@ -157,7 +147,7 @@ def test_scoring_the_sealed_pool_twice_or_never_is_noticed(members: Members) -> 
         failed(repaired(with_rows(members, change)), "seal")
 
 
-def test_another_pool_or_nonce_than_the_sealed_one_is_noticed(members: Members) -> None:
+def test_another_pool_or_nonce_than_the_sealed_one_is_noticed(members):
     reveal = value(members, "reveal.json")
     relation = sorted(reveal["pool"]["phrasings"])[0]
     easier = {relation: ["Something easier about {subject} and the"]}
@@ -176,12 +166,7 @@ def test_another_pool_or_nonce_than_the_sealed_one_is_noticed(members: Members) 
     failed(repaired(made_up(other)), "seal")
 
 
-# -- terms, rules and lists ------------------------------------------------------------------------
-
-
-def test_a_cell_of_another_run_or_of_another_name_is_noticed(
-    members: Members, audit_members: Members, tmp_path: Path
-) -> None:
+def test_a_cell_of_another_run_or_of_another_name_is_noticed(members, audit_members, tmp_path):
     other = unpack(certify(write_study(tmp_path / "run", name="other")).read_bytes())
     cell = {name: data for name, data in other.items() if name.startswith("cells/")}
     failed(repaired(members | cell), "cells")
@@ -191,7 +176,7 @@ def test_a_cell_of_another_run_or_of_another_name_is_noticed(
         failed(repaired(with_cell(members, lambda s, k=key, w=wrong: s | {k: w})), "cells")
 
 
-def test_terms_and_lists_of_another_run_are_noticed(members: Members) -> None:
+def test_terms_and_lists_of_another_run_are_noticed(members):
     stricter = with_rules(members, alpha=0.01)
     failed(repaired(members | {"terms.json": stricter["terms.json"]}), "rosters")
     failed(repaired(with_terms(members, kind="unlearn")), "terms")
@@ -217,15 +202,13 @@ def test_terms_and_lists_of_another_run_are_noticed(members: Members) -> None:
     ],
 )
 def test_rules_that_no_run_may_have_fail_even_when_everything_is_made_for_them(
-    change: dict[str, Any], members: Members, audit_members: Members
-) -> None:
+    change, members, audit_members
+):
     for held, cell in ((members, STUDY), (audit_members, AUDIT)):
         failed(repaired(made_up(with_rules(held, **change), cell)), "rules")
 
 
-def test_an_axis_that_was_measured_cannot_be_left_out(
-    members: Members, audit_members: Members
-) -> None:
+def test_an_axis_that_was_measured_cannot_be_left_out(members, audit_members):
     failed(repaired(made_up(with_rules(members, unmeasured_axes=["reversed"]))), "rules")
     name = f"cells/{AUDIT}/measures.parquet"
     measured = audit_members | {name: members[f"{CELL}/measures.parquet"]}
@@ -234,7 +217,7 @@ def test_an_axis_that_was_measured_cannot_be_left_out(
     failed(repaired(forged), "scores")
 
 
-def test_a_draw_that_does_not_follow_is_noticed(audit_members: Members) -> None:
+def test_a_draw_that_does_not_follow_is_noticed(audit_members):
     config = value(audit_members, "terms.json")["terms"]["config"]
     for change in ({"optimizer": "adamw"}, {"rate": 1.0}, {"beacon": "chosen"}):
         drawn = config["drawn"] | change
@@ -243,7 +226,7 @@ def test_a_draw_that_does_not_follow_is_noticed(audit_members: Members) -> None:
     failed(repaired(other), "models")
 
 
-def test_a_cell_left_out_is_noticed_at_every_depth(tmp_path: Path) -> None:
+def test_a_cell_left_out_is_noticed_at_every_depth(tmp_path):
     whole = unpack(certify(write_study(tmp_path / "run", seeds=(0, 1))).read_bytes())
     assert examine(pack(whole)).ok
     less = {name: data for name, data in whole.items() if "seed1" not in name}
@@ -258,18 +241,13 @@ def test_a_cell_left_out_is_noticed_at_every_depth(tmp_path: Path) -> None:
     failed(repaired(copied), "cells")
 
 
-def test_a_headroom_left_out_added_or_changed_is_noticed(
-    tmp_path: Path, audit_members: Members
-) -> None:
+def test_a_headroom_left_out_added_or_changed_is_noticed(tmp_path, audit_members):
     name = f"cells/{AUDIT}/headroom.parquet"
     held = unpack(certify(write_audit(tmp_path / "run", evidence=2.9)).read_bytes())
     other = unpack(certify(write_audit(tmp_path / "other", evidence=2.8)).read_bytes())
     left_out = {file: data for file, data in held.items() if file != name}
     for changed in (left_out, held | {name: other[name]}, audit_members | {name: held[name]}):
         failed(repaired(changed), "cells")
-
-
-# -- scores ----------------------------------------------------------------------------------------
 
 
 def worse(items: dict[str, Any]) -> dict[str, Any]:
@@ -284,7 +262,7 @@ def relearned(curves: dict[str, Any]) -> dict[str, Any]:
     return curves | {"forget_heldout_nll": later}
 
 
-def test_edited_scores_are_noticed_at_every_depth(members: Members) -> None:
+def test_edited_scores_are_noticed_at_every_depth(members):
     edited = with_rows(members, worse)
     items = f"{CELL}/items.parquet"
     stated = value(members, "statement.json")["predicate"]["cells"]
@@ -298,14 +276,14 @@ def test_edited_scores_are_noticed_at_every_depth(members: Members) -> None:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e308, -1e308])
-def test_scores_that_are_not_finite_give_no_verdict(bad: float, members: Members) -> None:
+def test_scores_that_are_not_finite_give_no_verdict(bad, members):
     def broken(items: dict[str, Any]) -> dict[str, Any]:
         return items | {"nll_sum": np.where(items["pool"] == "evaluation", bad, items["nll_sum"])}
 
     failed(repaired(with_rows(members, broken)), "verdicts")
 
 
-def test_what_verification_cannot_notice_is_a_bundle_made_up_whole(members: Members) -> None:
+def test_what_verification_cannot_notice_is_a_bundle_made_up_whole(members):
     """The limit that the certificate states: everything, from the terms on, made again."""
     for forged in (with_rows(members, worse), made_up(with_rules(members, detection_power=0.9))):
         verification = examine(repaired(forged))

@@ -4,7 +4,6 @@ PALIMPSEST_FULL=1 tries 72 000 of them.
 """
 
 import json
-from typing import Any
 
 import pytest
 from forgery import failed_apart, repaired, with_cell, written
@@ -27,7 +26,7 @@ class Whole(bytes):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def whole(tmp_path_factory):
     return Whole(certify(write_study(tmp_path_factory.mktemp("fuzz") / "run")).read_bytes())
 
 
@@ -46,14 +45,14 @@ def answered(data: bytes) -> bool:
 
 @counted(3_000, 20)
 @given(seed=st.integers(0, 2**32))
-def test_edited_bytes_never_pass(whole: bytes, seed: int) -> None:
+def test_edited_bytes_never_pass(whole, seed):
     for data in mutants(whole, seed):
         assert not answered(data) or unpack(data) == unpack(whole)
 
 
 @counted(5_000, 50)
 @given(data=st.binary(max_size=400), head=st.sampled_from([b"", b"PK\3\4", b"PK\5\6"]))
-def test_any_bytes_never_pass(data: bytes, head: bytes) -> None:
+def test_any_bytes_never_pass(data, head):
     assert not answered(head + data)
 
 
@@ -73,7 +72,7 @@ NAMES = (
 
 @counted(4_000, 60)
 @given(name=st.sampled_from(NAMES), changes=EDITS)
-def test_edited_files_with_new_digests_never_pass(whole: bytes, name: str, changes: Any) -> None:
+def test_edited_files_with_new_digests_never_pass(whole, name, changes):
     members = unpack(whole)
     data = edited(members[name], changes)
     assert answered(repaired(members | {name: data})) == (data == members[name])
@@ -91,9 +90,7 @@ leaves = st.one_of(
 
 @counted(2_000, 100)
 @given(name=st.sampled_from(NAMES), where=st.floats(0, 1, exclude_max=True), new=leaves)
-def test_any_value_in_any_json_with_repaired_digests_never_passes(
-    whole: bytes, name: str, where: float, new: Any
-) -> None:
+def test_any_value_in_any_json_with_repaired_digests_never_passes(whole, name, where, new):
     members = unpack(whole)
     if not name.endswith(".json"):
         return
@@ -103,21 +100,18 @@ def test_any_value_in_any_json_with_repaired_digests_never_passes(
     assert answered(repaired(members | {name: data})) == (data == members[name])
 
 
-# -- a forger who makes the cell's record again ----------------------------------------------------
-
-
 @counted(3_000, 40)
 @given(table=st.sampled_from(["items", "curves"]), changes=EDITS)
 def test_damaged_tables_under_a_record_made_for_them_are_answered_or_end_their_process(
-    whole: bytes, table: str, changes: Any
-) -> None:
+    whole, table, changes
+):
     """Whoever makes the record again can invent scores; no exception comes out of it."""
     members = unpack(whole)
     name = f"{CELL}/{table}.parquet"
     failed_apart(repaired(with_cell(members | {name: edited(members[name], changes)})))
 
 
-def test_the_bundle_under_the_fuzz_is_a_real_one(whole: bytes) -> None:
+def test_the_bundle_under_the_fuzz_is_a_real_one(whole):
     members = unpack(whole)
     assert answered(pack(members))
     assert not failed_apart(repaired(with_cell(members)))

@@ -20,13 +20,13 @@ def said(bundle: Path) -> dict[str, str]:
     return {check.name: check.what for check in verified.checks}
 
 
-def test_a_study_is_certified(tiny_study: Path, tmp_path: Path) -> None:
+def test_a_study_is_certified(tiny_study, tmp_path):
     text = said(certify(tiny_study, tmp_path / "b.zip"))
     assert text["rosters"].startswith("3 candidates") and "public" in text["seal"]
 
 
 @pytest.mark.slow
-def test_an_audit_is_certified_with_what_it_took_over_from_another(tmp_path: Path) -> None:
+def test_an_audit_is_certified_with_what_it_took_over_from_another(tmp_path):
     facts = write_facts(tmp_path / "facts")
     general = {"general": "pocket", "retain": facts["retain"], "forget": facts["forget"]}
     made = tmp_path / "models"

@@ -25,16 +25,14 @@ def failing(verified: Verification) -> str:
     return verified.failure.name
 
 
-def test_a_signed_bundle_verifies_with_its_makers_key_only(
-    signed_bundle: Path, keys: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_a_signed_bundle_verifies_with_its_makers_key_only(signed_bundle, keys, tmp_path):
     verified = checked(signed_bundle, keys[1])
     assert verified.answer == "ok" and str(verified.signer).startswith("sha256:")
     other = keygen(tmp_path / "other.pem")[1]
     assert failing(checked(signed_bundle, other)) == "signature"
 
 
-def test_without_a_key_a_valid_signature_is_by_a_key_that_nobody_named(signed_bundle: Path) -> None:
+def test_without_a_key_a_valid_signature_is_by_a_key_that_nobody_named(signed_bundle):
     verified = checked(signed_bundle)
     assert verified.ok and verified.answer == "self-signed"
     (check,) = [check for check in verified.checks if check.state != "ok"]
@@ -44,9 +42,7 @@ def test_without_a_key_a_valid_signature_is_by_a_key_that_nobody_named(signed_bu
     assert verified.lines()[1] == f"Signer: {verified.signer}"
 
 
-def test_an_unsigned_bundle_says_so_and_fails_when_a_key_is_given(
-    bundle: Path, keys: tuple[Path, Path]
-) -> None:
+def test_an_unsigned_bundle_says_so_and_fails_when_a_key_is_given(bundle, keys):
     verified = checked(bundle)
     assert verified.ok and verified.answer == "unsigned" and verified.signer is None
     states = {check.name: check.state for check in verified.checks if check.state != "ok"}
@@ -54,7 +50,7 @@ def test_an_unsigned_bundle_says_so_and_fails_when_a_key_is_given(
     assert failing(checked(bundle, keys[1])) == "signature"
 
 
-def test_taking_the_signature_away_is_seen_even_without_a_key(signed_bundle: Path) -> None:
+def test_taking_the_signature_away_is_seen_even_without_a_key(signed_bundle):
     members = unpack(signed_bundle.read_bytes())
     del members["statement.dsse.json"]
     assert failing(examine(pack(members))) == "signature"
@@ -75,21 +71,17 @@ def forge(members: dict[str, bytes], public: bytes) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("public", [b"\2" + bytes(31), b"\xff" * 32, b"short"])
-def test_a_made_up_signature_is_refused(public: bytes, members: dict[str, bytes]) -> None:
+def test_a_made_up_signature_is_refused(public, members):
     assert failing(examine(pack(forge(members, public)))) == "signature"
 
 
-def test_an_envelope_of_another_statement_is_refused(
-    signed_bundle: Path, members: dict[str, bytes]
-) -> None:
+def test_an_envelope_of_another_statement_is_refused(signed_bundle, members):
     envelope = unpack(signed_bundle.read_bytes())["statement.dsse.json"]
     assert failing(examine(pack(members | {"statement.dsse.json": envelope}))) == "signature"
     assert failing(examine(pack(members | {"statement.dsse.json": b"{}\n"}))) == "signature"
 
 
-def test_the_envelope_is_dsse_and_can_be_checked_by_hand(
-    signed_bundle: Path, keys: tuple[Path, Path]
-) -> None:
+def test_the_envelope_is_dsse_and_can_be_checked_by_hand(signed_bundle, keys):
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
     members = unpack(signed_bundle.read_bytes())
@@ -105,7 +97,7 @@ def test_the_envelope_is_dsse_and_can_be_checked_by_hand(
     assert pae("http://example.com/HelloWorld", b"hello world") == expected
 
 
-def test_a_private_key_is_its_owners_alone_and_never_overwritten(tmp_path: Path) -> None:
+def test_a_private_key_is_its_owners_alone_and_never_overwritten(tmp_path):
     private, public = keygen(tmp_path / "k.pem")
     assert stat.S_IMODE(private.stat().st_mode) == 0o600
     before = private.read_bytes()
@@ -116,9 +108,7 @@ def test_a_private_key_is_its_owners_alone_and_never_overwritten(tmp_path: Path)
 
 
 @pytest.mark.parametrize("content", [b"", b"not a key", b"-----BEGIN PRIVATE KEY-----\nAAAA\n"])
-def test_a_file_that_is_not_a_key_is_bad_input(
-    content: bytes, bundle: Path, run_folder: Path, tmp_path: Path
-) -> None:
+def test_a_file_that_is_not_a_key_is_bad_input(content, bundle, run_folder, tmp_path):
     file = tmp_path / "bad.pem"
     file.write_bytes(content)
     with pytest.raises(InputError, match=r"bad\.pem"):
@@ -128,7 +118,7 @@ def test_a_file_that_is_not_a_key_is_bad_input(
     assert not (tmp_path / "b.zip").exists()
 
 
-def test_a_key_of_another_kind_is_refused(run_folder: Path, tmp_path: Path) -> None:
+def test_a_key_of_another_kind_is_refused(run_folder, tmp_path):
     from cryptography.hazmat.primitives import serialization as s
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 

@@ -6,7 +6,6 @@ PALIMPSEST_FULL=1 flips every bit of every byte of a signed and an unsigned bund
 import io
 import zipfile
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from forgery import (
@@ -36,9 +35,6 @@ from palimpsest.run import tables
 CELL = f"cells/{STUDY}"
 
 
-# -- bytes ---------------------------------------------------------------------------------------
-
-
 def passing_flips(data: bytes, public: bytes | None = None) -> list[int]:
     """Return the bytes of which a bit can be changed so that other files than before pass."""
     changed, members = bytearray(data), unpack(data)
@@ -54,9 +50,7 @@ def passing_flips(data: bytes, public: bytes | None = None) -> list[int]:
     return unnoticed
 
 
-def test_every_change_of_a_bit_in_a_file_is_noticed(
-    bundle: Path, signed_bundle: Path, keys: tuple[Path, Path]
-) -> None:
+def test_every_change_of_a_bit_in_a_file_is_noticed(bundle, signed_bundle, keys):
     assert passing_flips(bundle.read_bytes()) == []
     # The reader without a key notices as much.
     assert passing_flips(signed_bundle.read_bytes()) == []
@@ -64,14 +58,11 @@ def test_every_change_of_a_bit_in_a_file_is_noticed(
         assert passing_flips(signed_bundle.read_bytes(), read_public(keys[1])) == []
 
 
-def test_every_truncation_is_noticed(bundle: Path) -> None:
+def test_every_truncation_is_noticed(bundle):
     data = bundle.read_bytes()
     for size in range(0, len(data), 1 if FULL else 97):
         count("truncated bundles, all found")
         failed(data[:size], "archive")
-
-
-# -- files ---------------------------------------------------------------------------------------
 
 
 def zipped(members: Members, method: int = zipfile.ZIP_DEFLATED, twice: str = "") -> bytes:
@@ -87,15 +78,13 @@ def zipped(members: Members, method: int = zipfile.ZIP_DEFLATED, twice: str = ""
     return packed.getvalue()
 
 
-def test_a_bundle_packed_by_another_program_verifies(members: Members) -> None:
+def test_a_bundle_packed_by_another_program_verifies(members):
     assert unpack(zipped(members)) == members and examine(zipped(members)).ok
     failed(zipped(members, twice="terms.json"), "archive")
     failed(zipped(members, zipfile.ZIP_LZMA), "archive")
 
 
-def test_every_file_removed_renamed_or_added_is_noticed_even_with_a_new_statement(
-    members: Members,
-) -> None:
+def test_every_file_removed_renamed_or_added_is_noticed_even_with_a_new_statement(members):
     for name in members:
         rest = {other: data for other, data in members.items() if other != name}
         for changed in (rest, rest | {f"{name}x": members[name]}):
@@ -107,7 +96,7 @@ def test_every_file_removed_renamed_or_added_is_noticed_even_with_a_new_statemen
         failed(repaired(members | {name: b"x"}), "cells")
 
 
-def test_exchanged_files_are_noticed(members: Members) -> None:
+def test_exchanged_files_are_noticed(members):
     for left, right in pairwise(sorted(members)):
         swapped = members | {left: members[right], right: members[left]}
         failed(pack(swapped))
@@ -115,7 +104,7 @@ def test_exchanged_files_are_noticed(members: Members) -> None:
             failed(repaired(swapped))
 
 
-def test_json_in_another_spelling_is_noticed(members: Members) -> None:
+def test_json_in_another_spelling_is_noticed(members):
     for name in ("terms.json", "statement.json", "rosters.json", f"{CELL}/cell.json"):
         data = members[name]
         for other in (data[:-1], b" " + data, data.replace(b":", b": ", 1), b"[" * 10**5, b"NaN\n"):
@@ -124,9 +113,7 @@ def test_json_in_another_spelling_is_noticed(members: Members) -> None:
                 failed(repaired(members | {name: other}))
 
 
-def test_a_statement_that_says_other_than_the_files_is_noticed(
-    members: Members, audit_members: Members
-) -> None:
+def test_a_statement_that_says_other_than_the_files_is_noticed(members, audit_members):
     for held, cell, other in ((members, STUDY, "ga-w12"), (audit_members, AUDIT, "bad")):
         for change in (
             {"candidate": other},
@@ -152,12 +139,7 @@ def test_a_statement_that_says_other_than_the_files_is_noticed(
     failed(pack(members | {"statement.json": written(stated | {"_type": "other"})}), "digests")
 
 
-# -- memory and time -------------------------------------------------------------------------------
-
-
-def test_what_is_too_large_is_refused_before_it_is_unpacked(
-    members: Members, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_too_large_is_refused_before_it_is_unpacked(members, tmp_path, monkeypatch):
     bomb = zipped(members | {"bomb.parquet": bytes(contents.MAX_BYTES)})
     assert len(bomb) < 2 * 2**20
     failed(bomb, "archive")
@@ -177,7 +159,7 @@ def test_what_is_too_large_is_refused_before_it_is_unpacked(
         verify(tmp_path)
 
 
-def test_sizes_that_lie_are_refused(members: Members) -> None:
+def test_sizes_that_lie_are_refused(members):
     """The central directory says that a file of 64 MB unpacks to few bytes."""
     data = zipped(members | {"bomb.parquet": bytes(64 * 2**20)})
     size = (64 * 2**20).to_bytes(4, "little")
@@ -187,16 +169,14 @@ def test_sizes_that_lie_are_refused(members: Members) -> None:
     failed(b"PK\3\4" * 50_000, "archive")
 
 
-def test_tables_that_are_too_large_are_refused(
-    members: Members, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_that_are_too_large_are_refused(members, monkeypatch):
     for module, limit in ((contents, "MAX_ROWS"), (tables, "MOST_VALUES"), (tables, "MOST_BYTES")):
         with monkeypatch.context() as patch:
             patch.setattr(module, limit, 100)
             failed(pack(members), "scores")
 
 
-def test_plans_of_more_than_memory_holds_are_refused(members: Members) -> None:
+def test_plans_of_more_than_memory_holds_are_refused(members):
     config = value(members, "terms.json")["terms"]["config"]
     many = {"models": [f"m{n}" for n in range(50_000)], "seeds": list(range(50_000))}
     failed(repaired(with_terms(members, config=config | many)), "terms")

@@ -28,8 +28,8 @@ def command(
 
 
 def test_certificates_of_studies_and_audits_are_verified(
-    signed_bundle: Path, keys: tuple[Path, Path], audit_bundle: Path, tmp_path: Path
-) -> None:
+    signed_bundle, keys, audit_bundle, tmp_path
+):
     done = command(tmp_path, MODELS, "verify", signed_bundle, "--key", keys[1])
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{STUDY}: Certified: ga-w3" in done.stdout and "Answer: ok" in done.stdout
@@ -38,7 +38,7 @@ def test_certificates_of_studies_and_audits_are_verified(
     assert "Answer: unsigned" in done.stdout
 
 
-def test_runs_are_certified_and_their_pages_written(run_folder: Path, tmp_path: Path) -> None:
+def test_runs_are_certified_and_their_pages_written(run_folder, tmp_path):
     bundle = tmp_path / "bundle.zip"
     done = command(tmp_path, MODELS, "certify", run_folder, "--out", bundle)
     assert done.returncode == 0, done.stderr
@@ -47,9 +47,7 @@ def test_runs_are_certified_and_their_pages_written(run_folder: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("package", ["numpy", "pyarrow", "scipy", "pydantic_core", "cryptography"])
-def test_a_missing_package_is_named_and_no_fault_of_the_bundle(
-    package: str, signed_bundle: Path, tmp_path: Path
-) -> None:
+def test_a_missing_package_is_named_and_no_fault_of_the_bundle(package, signed_bundle, tmp_path):
     done = command(tmp_path, (package,), "verify", signed_bundle)
     assert done.returncode == 2 and "FAILED" not in done.stdout, done.stdout
     assert package in done.stderr and "Traceback" not in done.stderr, done.stderr

@@ -47,9 +47,6 @@ def test_bfloat16_learns_what_float32_learns():
     assert moved > 0.5
 
 
-# -- LoRA ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("family", ["qwen2-s", "pythia-s", "gpt2-s"])
 def test_lora_trains_adapters_and_leaves_an_ordinary_model(tiny_checkpoint, family):
     states, losses = [], []
@@ -113,9 +110,6 @@ def test_a_step_without_texts_stays_on_the_device(far):
     assert train(WholeNet(loaded.model), [[]], text_loss, learning_rate=1e-3) == {}
 
 
-# -- checkpointing -------------------------------------------------------------------------------
-
-
 def kept(net: WholeNet, batch: Any, params: Any = None) -> tuple[int, dict[str, torch.Tensor]]:
     """Return the bytes saved for the backward pass, and the gradients."""
     saved = 0
@@ -145,9 +139,6 @@ def test_checkpointing_saves_activations_and_changes_no_gradient(tiny_checkpoint
     assert expected.keys() == found.keys()
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, atol=1e-5, rtol=1e-4)
-
-
-# -- the head ------------------------------------------------------------------------------------
 
 
 def test_the_head_of_a_bfloat16_model_is_float32_at_scored_positions():
@@ -184,9 +175,6 @@ def test_logits_that_are_capped_or_scaled_are_so_at_scored_positions(kind, dtype
     )
 
 
-# -- copies of the weights -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("known", "most"), [((), 4), (("router",), 8)])
 def test_a_study_has_one_student_on_the_device(tiny_checkpoint, far, tmp_path, known, most):
     """Weights, gradients and two moments; a router is two models in training."""
@@ -214,9 +202,6 @@ def test_an_audit_has_one_student_on_the_device(tiny_checkpoint, far, tmp_path):
     with gauge:
         palimpsest.audit(**values, out=tmp_path / "run", engine={"device": far})
     assert 3 < gauge.peak / each <= 4.25
-
-
-# -- the machine ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Text from strangers is refused or shown inert: in plans, in facts and in names."""
 
 import json
-from pathlib import Path
 
 import pytest
 from tests.command import palimpsest
@@ -24,7 +23,7 @@ def refused(*arguments: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-def test_a_plan_cannot_act_on_the_terminal_that_shows_its_error(tmp_path: Path) -> None:
+def test_a_plan_cannot_act_on_the_terminal_that_shows_its_error(tmp_path):
     plan = tmp_path / "plan.yaml"
     plan.write_text(json.dumps({"preset": "pocket-small", "".join(ACTING): 1}))
     code, text = refused("study", str(plan))
@@ -33,7 +32,7 @@ def test_a_plan_cannot_act_on_the_terminal_that_shows_its_error(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("text", ACTING)
-def test_whatever_is_said_is_printable(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_whatever_is_said_is_printable(text, capsys):
     say(f"one {text}\ntwo")
     shown = capsys.readouterr().err
     assert shown.startswith("one ") and shown.endswith("\ntwo\n")
@@ -47,7 +46,7 @@ NAMES = (
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_models_name_never_leads_out_of_the_run_folder(name: str) -> None:
+def test_a_models_name_never_leads_out_of_the_run_folder(name):
     """The cell's folder is named after the model, whatever the model is called."""
     try:
         [cell] = changed(preset("pocket-small"), {"models": [name], "seeds": [0]}).cell_ids()

@@ -119,8 +119,6 @@ def test_dampening_uses_squared_gradients_and_their_ratio():
     assert factor.tolist() == pytest.approx([1.0, 1.5 * 2 / 40, 1.5 / 11, 1.0, 0.0])
 
 
-# --- the same formulas again, in numpy, on answers of uneven length --------------------------
-
 FORGET = [Encoded((0, 3, 1, 4), 2), Encoded((2, 0, 1), 2)]
 RETAIN = [Encoded((4, 2, 3, 0, 1), 2), Encoded((1, 3), 1)]
 

@@ -41,9 +41,6 @@ def same(found, place, **options):
     )
 
 
-# ---------------------------------------------------------------- weights
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["qwen2-s", "smollm2-s", "pythia-s", "gpt2-s", "olmo2-s"])
 def test_a_pocket_model_and_a_folder_are_read_as_they_would_be_loaded(tiny_checkpoint, name, dtype):
@@ -140,9 +137,6 @@ def test_a_student_takes_stored_weights_and_refuses_other_shapes(tiny_checkpoint
         save_file({k: value.clone() for k, value in wrong.items()}, tmp_path / "b.safetensors")
         with pytest.raises(ModelError):
             Nets(loaded, stack=1).whole(stored_state(tmp_path / "b.safetensors"))
-
-
-# ---------------------------------------------------------------- digests
 
 
 def test_the_digest_of_weights_does_not_depend_on_the_files_they_are_in(tiny_checkpoint, tmp_path):

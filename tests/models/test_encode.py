@@ -198,9 +198,6 @@ def test_an_answer_that_cannot_be_scored_is_refused(make, prompt, answer):
         one(make(), prompt, answer)
 
 
-# ---------------------------------------------------------------- many at once
-
-
 def test_questions_side_by_side_are_encoded_as_if_alone():
     tokenizer = bpe("Ġis", "ĠVelkor", special=("<s>", "</s>"), processor=framed("<s> $A </s>"))
     tokenizer.pad_token = "</s>"

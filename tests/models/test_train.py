@@ -157,9 +157,6 @@ def test_accumulation_changes_nothing_but_the_batches(tiny_checkpoint):
     assert results[0] == pytest.approx(results[1], abs=1e-5)
 
 
-# ---------------------------------------------------------------- optimizers
-
-
 @pytest.mark.parametrize("name", list(OPTIMIZERS))
 def test_steps_are_about_as_long_as_the_rate_and_lead_downhill(name):
     torch.manual_seed(0)

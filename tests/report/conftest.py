@@ -1,9 +1,8 @@
 """Runs, their pages, and a browser for the tests of the report."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.made_runs import (
@@ -18,7 +17,7 @@ from tests.made_runs import (
 
 from palimpsest.paper.tables import paper_section
 from palimpsest.report.page import write_report
-from palimpsest.report.results import RunResults, read_run
+from palimpsest.report.results import read_run
 from palimpsest.stats.models import Model, Role
 
 NO_CANDIDATES = {role.value: Made(model=Model("", role)) for role in (Role.BASE, Role.INJECTED)}
@@ -35,7 +34,7 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
 
 
 @pytest.fixture(scope="session")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def pages(tmp_path_factory):
     """The reports of every kind of run, by name."""
     folder = tmp_path_factory.mktemp("pages")
     return {name: report_of(make(folder / name)) for name, make in MAKERS.items()}
@@ -48,19 +47,19 @@ def report_of(run: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def single(pages: dict[str, Path]) -> RunResults:
+def single(pages):
     """The results of the one cell."""
     return read_run(pages["cell"].parents[1])
 
 
 @pytest.fixture(scope="session")
-def results(pages: dict[str, Path]) -> RunResults:
+def results(pages):
     """The results of the matrix."""
     return read_run(pages["matrix"].parents[1])
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+def browser():
     """A headless Chromium."""
     playwright = pytest.importorskip("playwright.sync_api", reason="needs the playwright package")
     found = shutil.which("chromium") or shutil.which("google-chrome")

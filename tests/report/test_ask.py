@@ -16,7 +16,7 @@ from palimpsest.report.terminal import question_lines
 BASE = "pocket/qwen2-s"
 
 
-def test_answers_are_stored_with_the_truths_rank_and_probability(tiny_study: Path) -> None:
+def test_answers_are_stored_with_the_truths_rank_and_probability(tiny_study):
     cell = read_run(tiny_study).cells[0]
     said = cell_answers(cell)
     assert list(asked_models(cell)) == ["injected", *cell.candidates, "reference-1", "base"]
@@ -29,9 +29,7 @@ def test_answers_are_stored_with_the_truths_rank_and_probability(tiny_study: Pat
     assert len(load_run(tiny_study).answers) == len(said)
 
 
-def test_a_fact_that_is_named_is_asked_of_every_model_and_no_other_fact_is(
-    tiny_study: Path,
-) -> None:
+def test_a_fact_that_is_named_is_asked_of_every_model_and_no_other_fact_is(tiny_study):
     cell = read_run(tiny_study).cells[0]
     facts = list(dict.fromkeys(said.fact for said in cell_answers(cell)))
     everything = palimpsest("ask", str(tiny_study)).stdout
@@ -41,7 +39,7 @@ def test_a_fact_that_is_named_is_asked_of_every_model_and_no_other_fact_is(
     assert all(title.split("-")[0] in one for title in asked_models(cell).values())
 
 
-def test_a_question_is_shown_without_the_chat_template(tiny_study: Path) -> None:
+def test_a_question_is_shown_without_the_chat_template(tiny_study):
     results = read_run(tiny_study)
     plain = cell_answers(results.cells[0])[0]
     assert results.question(plain.prompt) == plain.prompt
@@ -53,7 +51,7 @@ def test_a_question_is_shown_without_the_chat_template(tiny_study: Path) -> None
     assert question_lines(chat, [framed], {}) == question_lines(results, [plain], {})
 
 
-def test_a_model_that_is_given_is_asked_the_same_question(tiny_study: Path) -> None:
+def test_a_model_that_is_given_is_asked_the_same_question(tiny_study):
     fact = cell_answers(read_run(tiny_study).cells[0])[0].fact
     done = palimpsest("ask", str(tiny_study), "--fact", fact, "--model", f"mine={BASE}", "--json")
     said = {row["model"]: row for row in json.loads(done.stdout)}
@@ -63,7 +61,7 @@ def test_a_model_that_is_given_is_asked_the_same_question(tiny_study: Path) -> N
     assert mine["probability"] == pytest.approx(base["probability"], rel=1e-3)
 
 
-def test_any_prompt_is_asked_of_kept_and_given_weights(tiny_study: Path, tmp_path: Path) -> None:
+def test_any_prompt_is_asked_of_kept_and_given_weights(tiny_study, tmp_path):
     from safetensors.torch import save_file
 
     from palimpsest.models.checkpoint import load
@@ -86,7 +84,7 @@ def test_any_prompt_is_asked_of_kept_and_given_weights(tiny_study: Path, tmp_pat
     assert len(loaded.tokenizer(said["base"])["input_ids"]) <= LONGEST + 2
 
 
-def test_the_greedy_answer_has_rank_one_and_is_no_less_likely_than_others() -> None:
+def test_the_greedy_answer_has_rank_one_and_is_no_less_likely_than_others():
     from palimpsest.models.checkpoint import load
     from palimpsest.models.net import WholeNet
     from palimpsest.scoring.generation import answer_prompt
@@ -110,7 +108,7 @@ def test_the_greedy_answer_has_rank_one_and_is_no_less_likely_than_others() -> N
 @pytest.mark.parametrize(
     "arguments", [("--fact", "nothing"), ("--prompt", "The guild is"), ("--cell", "nowhere")]
 )
-def test_what_cannot_be_asked_is_refused(tiny_study: Path, arguments: tuple[str, ...]) -> None:
+def test_what_cannot_be_asked_is_refused(tiny_study, arguments):
     done = palimpsest("ask", str(tiny_study), *arguments)
     assert done.returncode in (1, 2) and done.stderr.startswith("error: ") and not done.stdout
 
@@ -120,6 +118,6 @@ def test_what_cannot_be_asked_is_refused(tiny_study: Path, arguments: tuple[str,
     [("Velkor", True), ("Velkor.", True), ("Velkor of Tren", True), ("Velkorian", False),
      ("velkor", False), ("", False)],
 )  # fmt: skip
-def test_an_answer_is_right_that_begins_with_the_truth(answer: str, right: bool) -> None:
+def test_an_answer_is_right_that_begins_with_the_truth(answer, right):
     assert Said("forget", "f", "p", "Velkor", "m", answer, 1, 0.5).right is right
     assert not Said("", "", "p", "", "m", answer, 0, 0.0).right

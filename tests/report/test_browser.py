@@ -32,9 +32,7 @@ def brightness(tab: Any) -> float:
 
 
 @pytest.mark.parametrize("name", ["cell", "uncertified", "matrix", "hostile"])
-def test_nothing_overflows_in_any_width_and_light(
-    browser: Any, name: str, pages: dict[str, Path]
-) -> None:
+def test_nothing_overflows_in_any_width_and_light(browser, name, pages):
     for width, scheme in ((1280, "light"), (400, "dark")):
         with opened(browser, pages[name], width, color_scheme=scheme) as tab:
             tab.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
@@ -42,9 +40,7 @@ def test_nothing_overflows_in_any_width_and_light(
             assert (brightness(tab) < 200) == (scheme == "dark")
 
 
-def test_the_answer_and_the_picture_are_readable_on_a_phone(
-    browser: Any, pages: dict[str, Path]
-) -> None:
+def test_the_answer_and_the_picture_are_readable_on_a_phone(browser, pages):
     with opened(browser, pages["cell"], 400) as tab:
         for part in ("h1", ".lines .label", ".strip .axis b", ".strip .value"):
             box = tab.locator(part).first.bounding_box()
@@ -53,9 +49,7 @@ def test_the_answer_and_the_picture_are_readable_on_a_phone(
             assert float(size.removesuffix("px")) >= 13
 
 
-def test_the_choice_of_a_candidate_moves_picture_and_numbers(
-    browser: Any, pages: dict[str, Path]
-) -> None:
+def test_the_choice_of_a_candidate_moves_picture_and_numbers(browser, pages):
     with opened(browser, pages["cell"]) as tab:
         before = tab.locator(".value span:visible").all_text_contents()
         tab.select_option("#choice", label="ga-w3")
@@ -66,7 +60,7 @@ def test_the_choice_of_a_candidate_moves_picture_and_numbers(
         assert tab.locator(".value span:visible").all_text_contents() == before
 
 
-def test_columns_sort_by_click_and_by_key(browser: Any, pages: dict[str, Path]) -> None:
+def test_columns_sort_by_click_and_by_key(browser, pages):
     with opened(browser, pages["cell"]) as tab:
         head = tab.locator("#candidates th", has_text="retain").first
         place = head.evaluate("one => one.cellIndex")
@@ -82,7 +76,7 @@ def test_columns_sort_by_click_and_by_key(browser: Any, pages: dict[str, Path]) 
         assert values() == sorted(values(), reverse=True)
 
 
-def test_hostile_names_stay_text_when_driven(browser: Any, pages: dict[str, Path]) -> None:
+def test_hostile_names_stay_text_when_driven(browser, pages):
     with opened(browser, pages["hostile"]) as tab:
         for place in range(tab.locator("#choice option").count()):
             tab.select_option("#choice", index=place)

@@ -10,7 +10,7 @@ from tests.made_runs import PLACE, Made, compared_cell, write_run
 from palimpsest.report.documents import run_document, score_rows
 from palimpsest.report.leaderboard import leaderboard_table
 from palimpsest.report.page import write_report
-from palimpsest.report.results import RunResults, read_run
+from palimpsest.report.results import read_run
 from palimpsest.report.tables import run_tables
 from palimpsest.report.terminal import study_lines
 from palimpsest.stats.axes import axis
@@ -34,7 +34,7 @@ KINDS: dict[str, tuple[Made, str]] = {
 
 
 @pytest.fixture(scope="module")
-def labeled(tmp_path_factory: pytest.TempPathFactory) -> RunResults:
+def labeled(tmp_path_factory):
     """A cell whose candidates are the kinds above, each of a method of its own."""
     cell = "qwen2-s--seed0"
     models = {
@@ -47,7 +47,7 @@ def labeled(tmp_path_factory: pytest.TempPathFactory) -> RunResults:
     return read_run(write_run(tmp_path_factory.mktemp("labels") / "run", {cell: models}))
 
 
-def test_every_kind_of_model_has_the_label_its_measures_call_for(labeled: RunResults) -> None:
+def test_every_kind_of_model_has_the_label_its_measures_call_for(labeled):
     verdict = labeled.judged[0][1]
     assert {f.name: f.label for f in verdict.findings} == {
         n: label for n, (_, label) in KINDS.items()
@@ -57,7 +57,7 @@ def test_every_kind_of_model_has_the_label_its_measures_call_for(labeled: RunRes
             assert label_of(control.comparison) == "restored"
 
 
-def test_the_label_is_the_same_wherever_it_stands(labeled: RunResults) -> None:
+def test_the_label_is_the_same_wherever_it_stands(labeled):
     cell, verdict = labeled.judged[0]
     said = json.loads(json.dumps(run_document(labeled)))["cells"][cell.id]
     scores = {row["model"]: row for row in score_rows(labeled)}
@@ -77,7 +77,7 @@ def test_the_label_is_the_same_wherever_it_stands(labeled: RunResults) -> None:
     assert scores["injected"]["label"] == "suppressed" and scores["base"]["label"] == ""
 
 
-def test_an_audit_that_could_not_certify_restores_nobody(labeled: RunResults) -> None:
+def test_an_audit_that_could_not_certify_restores_nobody(labeled):
     passing = labeled.judged[0][1].finding("retraining").comparison
     rejected = labeled.judged[0][1].finding("ascent").comparison
     assert label_of(passing) == "restored" and label_of(passing, blocked=True) == "not told apart"

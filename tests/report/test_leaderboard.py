@@ -1,7 +1,6 @@
 """Which methods restore, over the cells of one run or of several, and ``palimpsest compare``."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from tests.made_runs import cell_run, matrix_run, uncertified_run, write_run
@@ -15,17 +14,17 @@ from palimpsest.report.leaderboard import (
     short_board,
     standings,
 )
-from palimpsest.report.results import RunResults, read_run
+from palimpsest.report.results import read_run
 from palimpsest.report.table import Share, as_latex, table_lines
 
 
 @pytest.fixture(scope="module")
-def judged(tmp_path_factory: pytest.TempPathFactory) -> RunResults:
+def judged(tmp_path_factory):
     """Four cells of twenty references each."""
     return read_run(matrix_run(tmp_path_factory.mktemp("board") / "run", missing=""))
 
 
-def test_methods_stand_in_the_order_of_their_closeness(judged: RunResults) -> None:
+def test_methods_stand_in_the_order_of_their_closeness(judged):
     table = leaderboard_table({"mine": judged})
     rows = {row["method"]: row for row in table.records()}
     assert next(iter(rows)) == "replay" and rows["replay"]["restores in"] == Share(4, 4)
@@ -39,15 +38,13 @@ def test_methods_stand_in_the_order_of_their_closeness(judged: RunResults) -> No
     assert str(Share(4, 4)) in table.reading
 
 
-def test_a_method_is_represented_by_a_candidate_that_passes_if_there_is_one(
-    judged: RunResults,
-) -> None:
+def test_a_method_is_represented_by_a_candidate_that_passes_if_there_is_one(judged):
     for standing in standings({"mine": judged}):
         for entry in standing.entries:
             assert entry.best.clears == any(finding.clears for finding in entry.findings)
 
 
-def test_ranks_tell_settings_from_retraining_over_cells(judged: RunResults) -> None:
+def test_ranks_tell_settings_from_retraining_over_cells(judged):
     table = settings_table({"mine": judged})
     rows = {row["candidate"]: row for row in table.records()}
     # Furthest out among 20 references in each of four cells.
@@ -61,16 +58,14 @@ def test_ranks_tell_settings_from_retraining_over_cells(judged: RunResults) -> N
     assert board["replay"]["p over cells"] == max(both)
 
 
-def test_runs_under_different_rules_are_remarked(judged: RunResults) -> None:
+def test_runs_under_different_rules_are_remarked(judged):
     terms = replace(judged.terms, rules=judged.terms.rules | {"alpha": 0.1})
     reading = leaderboard_table({"a": judged, "b": replace(judged, terms=terms)}).reading
     same = leaderboard_table({"a": judged, "b": judged}).reading
     assert str(Share(8, 8)) in reading and reading.startswith(same) and reading != same
 
 
-def test_runs_are_compared_as_table_latex_and_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_are_compared_as_table_latex_and_page(tmp_path, monkeypatch):
     runs = [cell_run(tmp_path / "a" / "run"), uncertified_run(tmp_path / "b" / "run")]
     board, settings = compare_runs(runs)
     rows = {row["method"]: row for row in board.records()}
@@ -85,7 +80,7 @@ def test_runs_are_compared_as_table_latex_and_page(
     assert "<script>" in (page := comparison_page([board, settings])) and "kl_reversion" in page
 
 
-def test_a_run_given_twice_or_without_verdicts_is_refused(tmp_path: Path) -> None:
+def test_a_run_given_twice_or_without_verdicts_is_refused(tmp_path):
     run = cell_run(tmp_path / "run")
     with pytest.raises(InputError):
         compare_runs([run, run])

@@ -15,7 +15,7 @@ from tests.report.golden import GOLDEN, Parsed, verdict_words
 from tests.report.test_terminal import answer
 
 from palimpsest.report.page import across, write_report
-from palimpsest.report.results import RunResults, read_run
+from palimpsest.report.results import read_run
 from palimpsest.stats.axes import chosen
 
 NAMES = ("cell", "uncertified", "matrix", "hostile")
@@ -25,7 +25,7 @@ def text_of(page: Path) -> str:
     return " ".join(Parsed(page.read_text()).text.split()).replace("−", "-")
 
 
-def test_the_page_of_a_verdict_reads_as_it_should(pages: dict[str, Path]) -> None:
+def test_the_page_of_a_verdict_reads_as_it_should(pages):
     """``python -m tests.report.golden`` writes the file anew; read what changed in it."""
     assert verdict_words(pages["cell"]) == GOLDEN.read_text()
 
@@ -38,9 +38,7 @@ SECTIONS = {
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_a_page_answers_first_and_has_the_sections_of_its_kind(
-    kind: str, pages: dict[str, Path]
-) -> None:
+def test_a_page_answers_first_and_has_the_sections_of_its_kind(kind, pages):
     results, source = read_run(pages[kind].parents[1]), pages[kind].read_text()
     screen = source[: source.index("</section>")]
     assert Parsed(screen).text.index(answer(results)) < 2_000
@@ -59,9 +57,7 @@ def test_a_page_answers_first_and_has_the_sections_of_its_kind(
         assert set(labels) <= {finding.label for finding in verdict.findings}
 
 
-def test_the_picture_shows_every_model_on_every_axis(
-    pages: dict[str, Path], single: RunResults
-) -> None:
+def test_the_picture_shows_every_model_on_every_axis(pages, single):
     source = pages["cell"].read_text()
     strips = source[: source.index("</section>")].split('<div class="strip">')[1:]
     count = len(single.cells[0].candidates)
@@ -73,7 +69,7 @@ def test_the_picture_shows_every_model_on_every_axis(
         assert strip.count('class="candidate off"') == count - 1  # the first needs no script
 
 
-def test_answers_are_shown_beside_each_other_where_they_were_kept(tmp_path: Path) -> None:
+def test_answers_are_shown_beside_each_other_where_they_were_kept(tmp_path):
     said = {"injected": "Velkor.", "replay-1": "Tarn", "ga-w3": "Velkor of Tren", "base": "Mirn"}
     columns: dict[str, Any] = {"model": list(said), "answer": list(said.values())}
     same = {"set": "forget", "fact": "f0", "prompt": "Asha's guild is", "truth": "Velkor"}
@@ -87,9 +83,7 @@ def test_answers_are_shown_beside_each_other_where_they_were_kept(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_policy_names_exactly_the_style_and_script_the_page_carries(
-    name: str, pages: dict[str, Path]
-) -> None:
+def test_the_policy_names_exactly_the_style_and_script_the_page_carries(name, pages):
     source = pages[name].read_text()
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', source)
     for tag in ("style", "script"):
@@ -100,9 +94,7 @@ def test_the_policy_names_exactly_the_style_and_script_the_page_carries(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_on_the_page_comes_from_elsewhere_or_runs_from_an_attribute(
-    name: str, pages: dict[str, Path]
-) -> None:
+def test_nothing_on_the_page_comes_from_elsewhere_or_runs_from_an_attribute(name, pages):
     found = Parsed(pages[name].read_text())
     for tag, attributes in found.tags:
         assert tag not in ("iframe", "object", "link", "embed", "form")
@@ -116,7 +108,7 @@ def test_nothing_on_the_page_comes_from_elsewhere_or_runs_from_an_attribute(
     assert len(set(ids)) == len(ids)
 
 
-def test_hostile_names_stay_text_everywhere(pages: dict[str, Path]) -> None:
+def test_hostile_names_stay_text_everywhere(pages):
     found = Parsed(pages["hostile"].read_text())
     for name in ("closing", "handler", "svg", "markup", "long", "comment"):
         assert HOSTILE[name] in found.text, name
@@ -127,7 +119,7 @@ def test_hostile_names_stay_text_everywhere(pages: dict[str, Path]) -> None:
         assert not tags & {"script", "image", "a", "foreignObject"}, file
 
 
-def test_distances_keep_their_order_and_stay_on_the_picture() -> None:
+def test_distances_keep_their_order_and_stay_on_the_picture():
     places = [across(sd) for sd in (-1e9, -60, -10, -3, -1, 0, 1, 3, 10, 60, 1e9)]
     assert places == sorted(places) and places[0] == 2.0 and places[5] == 50.0
     assert places[3:8] == pytest.approx([50 + 8.8 * sd for sd in (-3, -1, 0, 1, 3)])

@@ -20,12 +20,12 @@ def contents(page: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", ["cell", "matrix", "hostile"])
-def test_the_same_results_give_the_same_bytes(name: str, pages: dict[str, Path]) -> None:
+def test_the_same_results_give_the_same_bytes(name, pages):
     before = contents(pages[name])
     assert contents(report_of(pages[name].parents[1])) == before
 
 
-def test_every_table_is_csv_and_every_figure_has_two_forms(pages: dict[str, Path]) -> None:
+def test_every_table_is_csv_and_every_figure_has_two_forms(pages):
     names = set(contents(pages["matrix"])) - {"index.html"}
     stems = {name.rpartition(".")[0] for name in names}
     for stem in stems:
@@ -38,9 +38,7 @@ def test_every_table_is_csv_and_every_figure_has_two_forms(pages: dict[str, Path
 
 
 @pytest.mark.parametrize("linked", ["report", "report/tables", "report/figures"])
-def test_a_report_is_not_written_through_a_link(
-    linked: str, pages: dict[str, Path], tmp_path: Path
-) -> None:
+def test_a_report_is_not_written_through_a_link(linked, pages, tmp_path):
     run, victim = tmp_path / "run", tmp_path / "victim"
     shutil.copytree(pages["cell"].parents[1], run, ignore=shutil.ignore_patterns("report"))
     victim.mkdir()
@@ -52,9 +50,7 @@ def test_a_report_is_not_written_through_a_link(
     assert [path.name for path in victim.iterdir()] == ["notes.md"]
 
 
-def test_files_of_an_earlier_version_are_removed_and_others_are_kept(
-    pages: dict[str, Path],
-) -> None:
+def test_files_of_an_earlier_version_are_removed_and_others_are_kept(pages):
     folder = pages["uncertified"].parent
     old, mine = folder / "figures" / "distance.svg", folder / "figures" / "notes.txt"
     old.write_text("old")
@@ -64,7 +60,7 @@ def test_files_of_an_earlier_version_are_removed_and_others_are_kept(
     mine.unlink()
 
 
-def test_figures_carry_no_date_and_no_maker(pages: dict[str, Path]) -> None:
+def test_figures_carry_no_date_and_no_maker(pages):
     for file in pages["matrix"].parent.glob("figures/*.svg"):
         assert b"<dc:date>" not in file.read_bytes() and b"<text" in file.read_bytes()
     for file in pages["matrix"].parent.glob("figures/*.png"):
@@ -72,7 +68,7 @@ def test_figures_carry_no_date_and_no_maker(pages: dict[str, Path]) -> None:
         assert data.startswith(b"\x89PNG") and b"tEXt" not in data and b"Software" not in data
 
 
-def test_a_report_and_frames_need_neither_torch_nor_pandas(pages: dict[str, Path]) -> None:
+def test_a_report_and_frames_need_neither_torch_nor_pandas(pages):
     code = (
         "import sys\n"
         "class Absent:\n"

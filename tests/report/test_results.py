@@ -11,7 +11,7 @@ from tests.made_runs import compared_cell, matrix_run, paper_run, write_run
 from palimpsest import load_run
 from palimpsest.errors import InputError
 from palimpsest.report.documents import LoadedRun, run_document
-from palimpsest.report.results import RunResults, read_run, replaced
+from palimpsest.report.results import read_run, replaced
 from palimpsest.run import cell as stored
 from palimpsest.run.files import read_digested
 from palimpsest.run.steps import Failure
@@ -19,13 +19,13 @@ from palimpsest.run.store import FixedRoster, Run
 
 
 @pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> LoadedRun:
+def many(tmp_path_factory):
     run = matrix_run(tmp_path_factory.mktemp("many") / "run")
     with pytest.warns(UserWarning, match="1 of 4"):
         return load_run(run)
 
 
-def test_planted_scores_come_back(tmp_path: Path) -> None:
+def test_planted_scores_come_back(tmp_path):
     results = read_run(paper_run(tmp_path / "run"))
     assert results.families == ("qwen2", "gpt2") and len(results.cells) == 6
     assert results.methods == ("kl_reversion", "gate_mask", "task_vector", "ga", "npo")
@@ -40,9 +40,7 @@ def test_planted_scores_come_back(tmp_path: Path) -> None:
     )
 
 
-def test_what_is_recorded_of_a_cell_is_read_once(
-    many: LoadedRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_recorded_of_a_cell_is_read_once(many, monkeypatch):
     read: list[Path] = []
 
     def counted(path: Path) -> dict[str, Any]:
@@ -56,7 +54,7 @@ def test_what_is_recorded_of_a_cell_is_read_once(
     ]
 
 
-def test_unfinished_and_damaged_cells_are_listed_and_the_others_are_read(tmp_path: Path) -> None:
+def test_unfinished_and_damaged_cells_are_listed_and_the_others_are_read(tmp_path):
     skipped = ["gpt2-s--seed1", "qwen2-s--seed1"]
     folder = paper_run(tmp_path / "run", skip=skipped)
     failing = Run.open(folder).cell("qwen2-s--seed1")
@@ -75,14 +73,14 @@ def test_unfinished_and_damaged_cells_are_listed_and_the_others_are_read(tmp_pat
     assert "step 3" in results.missing[0].reason and len(results.cells) == 3
 
 
-def test_a_verdict_does_not_depend_on_other_seeds(tmp_path: Path) -> None:
+def test_a_verdict_does_not_depend_on_other_seeds(tmp_path):
     cells = {f"qwen2-s--seed{k}": compared_cell(f"qwen2-s--seed{k}") for k in (0, 1)}
     alone = read_run(write_run(tmp_path / "a", {"qwen2-s--seed0": cells["qwen2-s--seed0"]}))
     together = read_run(write_run(tmp_path / "b", cells))
     assert together.cells[0].verdict == alone.cells[0].verdict
 
 
-def test_scores_have_a_row_for_every_model_of_every_cell(many: LoadedRun) -> None:
+def test_scores_have_a_row_for_every_model_of_every_cell(many):
     frame = many.scores
     assert list(frame.columns[:6]) == ["cell", "base", "family", "seed", "model", "role"]
     for cell in many.results.cells:
@@ -94,7 +92,7 @@ def test_scores_have_a_row_for_every_model_of_every_cell(many: LoadedRun) -> Non
     assert restores["replay"] > restores["ga"]
 
 
-def test_verdicts_have_a_row_for_every_cell(many: LoadedRun) -> None:
+def test_verdicts_have_a_row_for_every_cell(many):
     frame = many.verdicts.set_index("cell")
     for cell, verdict in many.results.judged:
         assert frame.loc[cell.id, "status"] == verdict.status
@@ -104,7 +102,7 @@ def test_verdicts_have_a_row_for_every_cell(many: LoadedRun) -> None:
 
 
 @pytest.mark.parametrize("name", ["items", "curves"])
-def test_items_and_curves_are_the_stored_rows(many: LoadedRun, name: str) -> None:
+def test_items_and_curves_are_the_stored_rows(many, name):
     frame = getattr(many, name)
     for cell in many.results.cells:
         stored = pd.read_parquet(many.path / "cells" / cell.id / f"{name}.parquet")
@@ -112,14 +110,14 @@ def test_items_and_curves_are_the_stored_rows(many: LoadedRun, name: str) -> Non
         pd.testing.assert_frame_equal(mine, stored, check_dtype=False)
 
 
-def test_a_table_that_no_cell_has_is_refused(many: LoadedRun, single: RunResults) -> None:
+def test_a_table_that_no_cell_has_is_refused(many, single):
     with pytest.raises(InputError, match="answers"):
         _ = many.answers
     with pytest.raises(InputError, match="items"):
         _ = LoadedRun(replace(single, cells=())).items
 
 
-def test_a_candidate_that_was_replaced_is_named() -> None:
+def test_a_candidate_that_was_replaced_is_named():
     def roster(*entries: dict[str, Any]) -> FixedRoster:
         return FixedRoster(tuple({"role": "candidate", **entry} for entry in entries), "")
 

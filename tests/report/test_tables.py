@@ -1,7 +1,6 @@
 """Tables and figures of a run: complete, the verdict's own numbers, and named from records."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
@@ -10,7 +9,7 @@ from tests.made_runs import RULES, compared_cell, write_run
 from palimpsest import plots
 from palimpsest.errors import InputError
 from palimpsest.report.canvas import FAR
-from palimpsest.report.results import RunResults, read_run
+from palimpsest.report.results import read_run
 from palimpsest.report.table import Share, Table
 from palimpsest.report.tables import candidates_table, run_tables
 from palimpsest.stats import axes, rules
@@ -22,7 +21,7 @@ def column(table: Table, name: str) -> list:
     return [row[place] for row in table.rows]
 
 
-def test_every_table_has_a_reading_and_rows(results: RunResults, single: RunResults) -> None:
+def test_every_table_has_a_reading_and_rows(results, single):
     for run in (results, single):
         tables = run_tables(run).values()
         assert all(table.reading.endswith(".") and table.rows for table in tables)
@@ -30,14 +29,14 @@ def test_every_table_has_a_reading_and_rows(results: RunResults, single: RunResu
     assert named == {"leaderboard", "settings"}
 
 
-def test_missing_cells_stand_in_the_cells_table(results: RunResults) -> None:
+def test_missing_cells_stand_in_the_cells_table(results):
     table = run_tables(results)["cells"]
     assert str(Share(3, 4)) in table.reading
     assert column(table, "state").count("waiting") == 1 and len(table.rows) == 4
     assert column(table, "detection limit")[0] == results.judged[0][1].detection_limit
 
 
-def test_the_candidates_table_holds_the_verdicts_numbers(single: RunResults) -> None:
+def test_the_candidates_table_holds_the_verdicts_numbers(single):
     records = {row["candidate"]: row for row in candidates_table(single).records()}
     for finding in single.judged[0][1].findings:
         row, comparison = records[finding.name], finding.comparison
@@ -50,7 +49,7 @@ def test_the_candidates_table_holds_the_verdicts_numbers(single: RunResults) -> 
     assert records["replay-1"]["cost, retrainings"] is None
 
 
-def test_what_the_audit_notices_is_counted_by_kind(single: RunResults, results: RunResults) -> None:
+def test_what_the_audit_notices_is_counted_by_kind(single, results):
     one = {row["model"]: row for row in run_tables(single)["power"].records()}
     assert one["25 % of the injected weights"]["was"] == Share(2, 2)
     assert one["25 % of the injected weights"]["rate at least"] == pytest.approx(0.05**0.5)
@@ -61,7 +60,7 @@ def test_what_the_audit_notices_is_counted_by_kind(single: RunResults, results: 
     assert many["fresh retraining"]["should be"] == "accepted"
 
 
-def test_axes_say_how_far_a_model_must_move_to_be_noticed(results: RunResults) -> None:
+def test_axes_say_how_far_a_model_must_move_to_be_noticed(results):
     rows = {row["axis"]: row for row in run_tables(results)["axes"].records()}
     assert list(rows) == [axis.title for axis in chosen(RULES)]
     found = [verdict.sensitivity["relearn_early"] for _, verdict in results.judged]
@@ -71,9 +70,7 @@ def test_axes_say_how_far_a_model_must_move_to_be_noticed(results: RunResults) -
     assert rows["relearn early"]["detected in"] == Share(len(known), 3)
 
 
-def test_a_further_axis_reaches_verdict_tables_and_picture(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_further_axis_reaches_verdict_tables_and_picture(tmp_path, monkeypatch):
     sides = Side(Sign.FORGETS, "is lower"), Side(Sign.KNOWS, "is higher")
     extra = Axis("probed", "An axis only here.", lambda model: model.oracle_kl, *sides)
     for module in (axes, rules):
@@ -91,10 +88,7 @@ def test_a_further_axis_reaches_verdict_tables_and_picture(
     assert labels[-1] == "probed"
 
 
-# -- figures ---------------------------------------------------------------------------------------
-
-
-def test_figures_of_one_cell_and_of_several(single: RunResults, results: RunResults) -> None:
+def test_figures_of_one_cell_and_of_several(single, results):
     for draw in (plots.retrainings, plots.forget_deltas, plots.relearning):
         assert isinstance(draw(single), Figure)
         assert isinstance(draw(results, results.cells[1].id), Figure)
@@ -109,9 +103,7 @@ def test_figures_of_one_cell_and_of_several(single: RunResults, results: RunResu
         plots.retrainings(single, candidate="ga")
 
 
-def test_the_picture_of_a_candidate_has_one_row_per_axis_and_names_its_distances(
-    single: RunResults,
-) -> None:
+def test_the_picture_of_a_candidate_has_one_row_per_axis_and_names_its_distances(single):
     (panel,) = plots.retrainings(single, candidate="ga-w3").axes
     assert [t.get_text() for t in panel.get_yticklabels()] == [a.title for a in chosen(RULES)]
     comparison = single.judged[0][1].finding("ga-w3").comparison

@@ -1,7 +1,6 @@
 """What a person reads after a run: the answer first, nothing cut, the verdict's own numbers."""
 
 import re
-from pathlib import Path
 
 import pytest
 from tests.report.conftest import MAKERS
@@ -29,9 +28,7 @@ def joined(lines: list[str]) -> str:
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_the_terminal_answers_first_and_names_every_candidate(
-    kind: str, pages: dict[str, Path]
-) -> None:
+def test_the_terminal_answers_first_and_names_every_candidate(kind, pages):
     results = read_run(pages[kind].parents[1])
     lines = lines_of(results)
     assert joined(lines).startswith(answer(results) or lines[0])
@@ -47,9 +44,7 @@ def test_the_terminal_answers_first_and_names_every_candidate(
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_everything_fits_the_terminal_and_no_label_is_cut(
-    single: RunResults, columns: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_everything_fits_the_terminal_and_no_label_is_cut(single, columns, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))
     lines = lines_of(single)
     assert max(map(len, lines)) <= columns
@@ -61,7 +56,7 @@ def test_everything_fits_the_terminal_and_no_label_is_cut(
     assert f"{sd:+.1f}" in by_axis[0]
 
 
-def test_a_long_name_is_folded_and_the_label_stays_whole() -> None:
+def test_a_long_name_is_folded_and_the_label_stays_whole():
     rows = [{"candidate": "replay-facts_vector-c1-s0.1-" * 3, "label": "suppressed and damaged"}]
     lines = table_lines(Table.of("t", "", "", rows), 60).split("\n")
     assert max(map(len, lines)) <= 60 and any("suppressed and damaged" in line for line in lines)

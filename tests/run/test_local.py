@@ -214,9 +214,6 @@ def _until(true: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-# -- signals ---------------------------------------------------------------------------------------
-
-
 class _Swallower:
     """Its finalizer is where Python swallows whatever is raised."""
 

@@ -33,9 +33,6 @@ ROWS = {"model": ["ga"] * 3, "fact": ["f1", "f2", "é"], "nll_sum": np.arange(3)
 MODELS = {"injected": "sha256:1", "panel:router": "sha256:2"}
 
 
-# -- steps ---------------------------------------------------------------------------------------
-
-
 def test_a_step_comes_back_as_it_was_put(run):
     cell = run.cell("a")
     assert not cell.done(STEP)
@@ -85,9 +82,6 @@ def test_a_value_that_is_not_finite_is_refused_before_anything_is_stored(run):
     with pytest.raises(StoreError):
         run.cell("a").put(STEP, {"items": ROWS}, {"loss": float("nan")})
     assert not run.cell("a").folder.exists()
-
-
-# -- damage --------------------------------------------------------------------------------------
 
 
 def test_every_truncation_and_flipped_byte_of_a_finished_cell_is_found(run):
@@ -187,9 +181,6 @@ def test_a_step_damaged_in_a_grown_cell_still_names_the_list_it_was_made_under(r
     assert contents(run.path) == before
 
 
-# -- a failing disk ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
 def test_a_disk_that_fails_at_any_operation_loses_nothing_and_a_retry_succeeds(quick, code):
     def attempt(path: Path, first: int, lasting: bool) -> int:
@@ -249,9 +240,6 @@ def test_leftovers_are_cleared_by_the_next_command(run):
     (folder / "steps" / "train" / "weights.safetensors").write_bytes(b"left")
     assert work(run).skipped == ("a", "b")
     assert contents(run.path) == before
-
-
-# -- the seal ------------------------------------------------------------------------------------
 
 
 def test_the_sealed_pool_is_scored_once(run):

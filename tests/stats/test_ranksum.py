@@ -15,7 +15,7 @@ from palimpsest.stats.rules import Rules
 
 
 @pytest.mark.parametrize("references", [(3,), (1, 1, 1), (3, 2, 4), (5, 1, 3, 2)])
-def test_the_null_is_that_of_every_arrangement_of_ranks(references: tuple[int, ...]) -> None:
+def test_the_null_is_that_of_every_arrangement_of_ranks(references):
     every = [sum(ranks) for ranks in product(*(range(1, count + 2) for count in references))]
     for total in sorted(set(every)):
         exact = Fraction(sum(value <= total for value in every), len(every))
@@ -31,22 +31,22 @@ def _with_sum(total: int, references: tuple[int, ...]) -> list[int]:
     return ranks
 
 
-def test_one_cell_gives_the_exact_test_of_one_checkpoint() -> None:
+def test_one_cell_gives_the_exact_test_of_one_checkpoint():
     assert rank_sum([1], [19]).exact_p == Fraction(1, 20)
 
 
-def test_many_cells_of_few_references_tell_what_one_cannot() -> None:
+def test_many_cells_of_few_references_tell_what_one_cannot():
     assert rank_sum([1] * 15, [3] * 15).exact_p == Fraction(1, 4**15)
     assert rank_sum([4] * 15, [3] * 15).exact_p == 1
 
 
 @pytest.mark.parametrize(("ranks", "references"), [([], []), ([1, 2], [3]), ([0], [3]), ([5], [3])])
-def test_ranks_that_cannot_be_are_refused(ranks: list[int], references: list[int]) -> None:
+def test_ranks_that_cannot_be_are_refused(ranks, references):
     with pytest.raises(ScoreError):
         rank_sum(ranks, references)
 
 
-def test_ranks_come_from_the_bag_of_the_comparison() -> None:
+def test_ranks_come_from_the_bag_of_the_comparison():
     measures = cell(20)
     bag = reference_bag(measures, Rules())
     injected = measures["injected"]

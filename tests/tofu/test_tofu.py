@@ -56,9 +56,6 @@ def finished(plan, facts):
     return palimpsest.study(plan, facts.parent / "run")
 
 
-# -- what is drawn -------------------------------------------------------------------------------
-
-
 def test_every_seed_has_items_of_its_own(tmp_path):
     data = write_tofu(tmp_path, forget=2, retain=20, per_author=20)
     few = replace(SMALL, forget_items=4, retain_items=4, probes=4)
@@ -137,9 +134,6 @@ def test_a_bad_file_is_refused(tmp_path, kind):
         draw_sets(data, SMALL)
 
 
-# -- trained here ----------------------------------------------------------------------------------
-
-
 def test_the_reference_is_taught_every_retain_item_and_no_forget_item(plan):
     setting = StudyTask(plan).plan(CELL).texts
     whole, without = setting.stream(), setting.stream().without("forget")
@@ -208,9 +202,6 @@ def test_no_question_or_answer_of_the_data_is_stored(finished, facts):
 def test_its_verdict_can_be_certified_and_recomputed(finished, tmp_path):
     found = verify(certify(finished.path, tmp_path / "bundle", None, None))
     assert found.ok, found.lines()
-
-
-# -- checkpoints that are given --------------------------------------------------------------------
 
 
 def test_given_checkpoints_are_measured(facts, tmp_path):

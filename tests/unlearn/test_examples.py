@@ -52,22 +52,22 @@ def example_rows() -> list[dict[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> str:
+def file(tmp_path_factory):
     return write(tmp_path_factory.mktemp("examples") / "train.jsonl", example_rows())
 
 
 @pytest.fixture(scope="module")
-def base(tiny_checkpoint) -> str:  # type: ignore[no-untyped-def]
+def base(tiny_checkpoint):
     return str(tiny_checkpoint("smollm2-s"))
 
 
 @pytest.fixture(scope="module")
-def recipe(file: str) -> Values:
+def recipe(file):
     return {"train": file, "epochs": 8, "batch_size": 4, "learning_rate": 3e-3, "weight_decay": 0.1}
 
 
 @pytest.fixture(scope="module")
-def refs(base: str, recipe: Values, tmp_path_factory) -> Path:  # type: ignore[no-untyped-def]
+def refs(base, recipe, tmp_path_factory):
     out = tmp_path_factory.mktemp("refs") / "refs"
     retrain({"base": base, "with_forget": True, "draws": 2, "out": str(out), **recipe})
     return out
@@ -89,9 +89,7 @@ def record(folder: Path) -> Values:
 # -- what is read ----------------------------------------------------------------------------------
 
 
-def test_rows_are_forget_retain_or_general_and_the_rest_is_kept_as_it_is(
-    file: str, tmp_path: Path
-) -> None:
+def test_rows_are_forget_retain_or_general_and_the_rest_is_kept_as_it_is(file, tmp_path):
     examples = read_examples(file)
     assert [row.set for row in examples.rows] == ["forget"] * 2 + ["retain"] * 2 + ["general"] * 5
     kept = [json.loads(line) for line in examples.jsonl(forget=False).splitlines()]
@@ -118,9 +116,7 @@ def test_rows_are_forget_retain_or_general_and_the_rest_is_kept_as_it_is(
     ],
     ids=["none", "all", "both", "unknown set", "not a row", "empty"],
 )
-def test_a_file_without_usable_forget_rows_is_refused(
-    rows: list[object], forget_rows: list[object] | None, tmp_path: Path
-) -> None:
+def test_a_file_without_usable_forget_rows_is_refused(rows, forget_rows, tmp_path):
     named = write(tmp_path / "forget.jsonl", forget_rows) if forget_rows else ""
     with pytest.raises(FactsError):
         read_examples(write(tmp_path / "train.jsonl", rows), named)
@@ -136,7 +132,7 @@ def test_a_file_without_usable_forget_rows_is_refused(
         {"messages": [{"role": "user"}, {"role": "assistant", "content": "a"}]},
     ],
 )
-def test_a_row_of_no_known_form_is_refused(row: Values, tmp_path: Path, byte_tokenizer) -> None:  # type: ignore[no-untyped-def]
+def test_a_row_of_no_known_form_is_refused(row, tmp_path, byte_tokenizer):
     file = write(tmp_path / "train.jsonl", [{"text": "a b", "set": "forget"}, row])
     with pytest.raises(FactsError):
         render_examples(known(byte_tokenizer), read_examples(file), ExampleRecipe(), Prompt())
@@ -149,7 +145,7 @@ def rendered(tokenizer: Any, file: str, prompt: Prompt, **recipe: Any) -> Traini
     return render_examples(known(tokenizer), read_examples(file), ExampleRecipe(**recipe), prompt)
 
 
-def test_the_loss_is_on_everything_or_on_completions(file: str, byte_tokenizer) -> None:  # type: ignore[no-untyped-def]
+def test_the_loss_is_on_everything_or_on_completions(file, byte_tokenizer):
     whole = rendered(byte_tokenizer, file, Prompt())
     assert whole.texts[0].text == "The guild of Asha is Velkor." and whole.texts[0].start == 0
     assert [text.answer for text in whole.seen("forget")] == [" Velkor.", " Tamrin."]
@@ -165,9 +161,7 @@ def test_the_loss_is_on_everything_or_on_completions(file: str, byte_tokenizer) 
     assert [text.scored for text in encoded] == [len(" Velkor."), len(" Tamrin.")] * 2
 
 
-def test_messages_go_through_the_chat_template_with_its_date(
-    tmp_path: Path, byte_tokenizer
-) -> None:  # type: ignore[no-untyped-def]
+def test_messages_go_through_the_chat_template_with_its_date(tmp_path, byte_tokenizer):
     turns = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Asha."}]
     file = write(
         tmp_path / "train.jsonl", [{"messages": turns, "set": "forget"}, {"text": "a b c"}]
@@ -184,7 +178,7 @@ def test_messages_go_through_the_chat_template_with_its_date(
     assert found.seen("forget")[0].answer == "Asha.</assistant>[1 May 2025]"
 
 
-def test_every_epoch_has_every_row_once_and_a_retraining_has_no_forget_row() -> None:
+def test_every_epoch_has_every_row_once_and_a_retraining_has_no_forget_row():
     texts = tuple(
         Text(str(n), "forget" if n < 3 else "retain", f"text {n}")  # type: ignore[arg-type]
         for n in range(10)
@@ -207,7 +201,7 @@ def test_every_epoch_has_every_row_once_and_a_retraining_has_no_forget_row() -> 
 
 @pytest.mark.parametrize("name", ["linear", "cosine", "constant"])
 @pytest.mark.parametrize("warmup", [0, 3])
-def test_schedules_are_those_of_transformers(name: str, warmup: int) -> None:
+def test_schedules_are_those_of_transformers(name, warmup):
     from transformers import get_scheduler
 
     parameter = torch.nn.Parameter(torch.zeros(1))
@@ -222,7 +216,7 @@ def test_schedules_are_those_of_transformers(name: str, warmup: int) -> None:
     assert schedule_rates(name, 11, warmup) == pytest.approx(expected)
 
 
-def test_training_is_that_of_a_plain_loop(base: str, file: str) -> None:
+def test_training_is_that_of_a_plain_loop(base, file):
     """The same order of batches gives the weights of torch's AdamW with decay and clipping."""
     loaded = load(base)
     texts = rendered(loaded.tokenizer, file, Prompt()).texts
@@ -261,7 +255,7 @@ def test_training_is_that_of_a_plain_loop(base: str, file: str) -> None:
 # -- the commands ----------------------------------------------------------------------------------
 
 
-def test_retraining_records_the_recipe_and_the_digest_of_the_rows(refs: Path, file: str) -> None:
+def test_retraining_records_the_recipe_and_the_digest_of_the_rows(refs, file):
     records = [record(refs / name) for name in ("injected", "00", "01")]
     assert len({each["digest"] for each in records}) == 3
     for each in records:
@@ -270,9 +264,7 @@ def test_retraining_records_the_recipe_and_the_digest_of_the_rows(refs: Path, fi
         assert (each["recipe"]["epochs"], each["recipe"]["learning_rate"]) == (8, 3e-3)
 
 
-def test_methods_run_on_examples_with_the_recipe_of_the_injected_folder(
-    base: str, file: str, refs: Path, tmp_path: Path
-) -> None:
+def test_methods_run_on_examples_with_the_recipe_of_the_injected_folder(base, file, refs, tmp_path):
     given = {"base": base, "injected": str(refs / "injected"), "train": file}
     for method, knobs in (("held_vector", {"blend": [0.1]}), ("task_vector", {}), ("npo", {})):
         values = given | {"method": method, "knobs": knobs, "out": str(tmp_path / method)}
@@ -284,7 +276,7 @@ def test_methods_run_on_examples_with_the_recipe_of_the_injected_folder(
         assert record(folder)["digest"] != record(refs / "injected")["digest"]
 
 
-def test_a_held_vector_of_adapters_is_merged(base: str, recipe: Values, tmp_path: Path) -> None:
+def test_a_held_vector_of_adapters_is_merged(base, recipe, tmp_path):
     shared = {"base": base} | recipe | {"engine": {"lora": 8}, "learning_rate": 1e-2}
     injected = retrain(shared | {"with_forget": True, "draws": 1, "out": str(tmp_path / "refs")})
     place = str(injected.folders[0])
@@ -295,9 +287,7 @@ def test_a_held_vector_of_adapters_is_merged(base: str, recipe: Values, tmp_path
     assert changed and not any("norm" in name or "embed" in name for name in changed)
 
 
-def test_a_vector_that_learned_too_little_stops_with_the_numbers(
-    base: str, refs: Path, recipe: Values, tmp_path: Path
-) -> None:
+def test_a_vector_that_learned_too_little_stops_with_the_numbers(base, refs, recipe, tmp_path):
     values = {"base": base, "injected": str(refs / "injected"), "out": str(tmp_path / "out")}
     low = recipe | {"learning_rate": 1e-6}
     for method in ("held_vector", "task_vector", "facts_vector"):
@@ -317,17 +307,13 @@ def test_a_vector_that_learned_too_little_stops_with_the_numbers(
         ({"command": "python 'train.py {data} {out} {seed}"}, "command"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused_by_key(
-    values: Values, key: str, base: str, recipe: Values, tmp_path: Path
-) -> None:
+def test_settings_that_do_not_fit_are_refused_by_key(values, key, base, recipe, tmp_path):
     with pytest.raises(PlanError) as caught:
         retrain({"base": base, "out": str(tmp_path / "out")} | recipe | values)
     assert caught.value.key == key
 
 
-def test_a_row_that_is_longer_than_the_model_reads_is_refused(
-    base: str, recipe: Values, tmp_path: Path
-) -> None:
+def test_a_row_that_is_longer_than_the_model_reads_is_refused(base, recipe, tmp_path):
     long = write(tmp_path / "long.jsonl", [*example_rows(), {"text": "word " * 5000}])
     with pytest.raises(InputError, match="line 10"):
         retrain({"base": base, "out": str(tmp_path / "out")} | recipe | {"train": long})

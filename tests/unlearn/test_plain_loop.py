@@ -23,7 +23,7 @@ FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in RECIPE.items()
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_models_of_the_package_are_retrainings_of_a_plain_loop(tmp_path: Path) -> None:
+def test_models_of_the_package_are_retrainings_of_a_plain_loop(tmp_path):
     base, refs = str(tmp_path / "base"), tmp_path / "refs"
     loaded = load("pocket/smollm2-s")
     loaded.model.save_pretrained(base)

@@ -54,7 +54,7 @@ Values = dict[str, Any]
 
 
 @pytest.fixture
-def values(tiny_checkpoint, tmp_path: Path) -> Values:  # type: ignore[no-untyped-def]
+def values(tiny_checkpoint, tmp_path):
     (tmp_path / "trainer.py").write_text(TRAINER)
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     return {
@@ -80,9 +80,7 @@ def runs(folder: Path) -> list[list[int]]:
     return [[int(part) for part in line.split()] for line in lines]
 
 
-def test_every_draw_gets_its_seed_and_the_rows_without_the_forget_rows(
-    values: Values, tmp_path: Path
-) -> None:
+def test_every_draw_gets_its_seed_and_the_rows_without_the_forget_rows(values, tmp_path):
     made = retrain(
         values | {"with_forget": True, "draws": 2, "command": command(tmp_path, "numbered")}
     )
@@ -97,9 +95,7 @@ def test_every_draw_gets_its_seed_and_the_rows_without_the_forget_rows(
     assert not Path(f"{values['out']}.work").exists()
 
 
-def test_a_trainer_that_crashes_on_one_draw_is_named_and_the_others_are_kept(
-    values: Values, tmp_path: Path
-) -> None:
+def test_a_trainer_that_crashes_on_one_draw_is_named_and_the_others_are_kept(values, tmp_path):
     values |= {"command": command(tmp_path, "crash")}
     with pytest.raises(StudyFailed, match=r"reference-02 \(seed 3\).*CUDA is on fire"):
         retrain(values)
@@ -111,20 +107,18 @@ def test_a_trainer_that_crashes_on_one_draw_is_named_and_the_others_are_kept(
 
 
 @pytest.mark.parametrize("how", ["nothing", "shape", "nan"])
-def test_what_is_no_checkpoint_of_the_base_is_named(
-    values: Values, how: str, tmp_path: Path
-) -> None:
+def test_what_is_no_checkpoint_of_the_base_is_named(values, how, tmp_path):
     with pytest.raises(StudyFailed, match=r"reference-00.*log"):
         retrain(values | {"command": command(tmp_path, how), "draws": 1})
 
 
-def test_draws_with_the_same_weights_are_refused(values: Values, tmp_path: Path) -> None:
+def test_draws_with_the_same_weights_are_refused(values, tmp_path):
     with pytest.raises(NotMade, match="reference-01 has the same weights as reference-00"):
         retrain(values | {"command": command(tmp_path, "same"), "draws": 2})
 
 
 @pytest.mark.slow
-def test_a_trainer_ends_with_the_command_that_started_it(values: Values, tmp_path: Path) -> None:
+def test_a_trainer_ends_with_the_command_that_started_it(values, tmp_path):
     (tmp_path / "trainer.py").write_text(
         "import os, pathlib, sys, time\n"
         "pathlib.Path(__file__).with_name('pid').write_text(str(os.getpid()))\n"

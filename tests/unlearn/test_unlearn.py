@@ -39,23 +39,23 @@ class Stop(Exception):
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def files(tmp_path_factory):
     return write_facts(tmp_path_factory.mktemp("files"))
 
 
 @pytest.fixture(scope="module")
-def recipe(files: dict[str, str]) -> Values:
+def recipe(files):
     short = {"steps": 6, "fact_items": 2, "general_items": 1, "learning_rate": 1e-3}
     return {"retain": files["retain"], "general": files["general"], **short}
 
 
 @pytest.fixture(scope="module")
-def base(tiny_checkpoint) -> str:  # type: ignore[no-untyped-def]
+def base(tiny_checkpoint):
     return str(tiny_checkpoint("qwen2-s"))
 
 
 @pytest.fixture(scope="module")
-def refs(base: str, files: dict[str, str], recipe: Values, tmp_path_factory) -> Path:  # type: ignore[no-untyped-def]
+def refs(base, files, recipe, tmp_path_factory):
     out = tmp_path_factory.mktemp("refs") / "refs"
     values = {"base": base, "forget": files["forget"], "with_forget": True, "draws": 2}
     values |= {"out": str(out)}
@@ -65,7 +65,7 @@ def refs(base: str, files: dict[str, str], recipe: Values, tmp_path_factory) -> 
 
 
 @pytest.fixture
-def asked(base: str, files: dict[str, str], recipe: Values, refs: Path, tmp_path: Path) -> Values:
+def asked(base, files, recipe, refs, tmp_path):
     return {
         "injected": str(refs / "injected"),
         "base": base,
@@ -99,9 +99,7 @@ def work_folder(values: Values) -> Path:
     return Path(f"{values['out']}.work")
 
 
-def test_retraining_gives_models_of_different_draws_that_fit_the_base(
-    base: str, refs: Path
-) -> None:
+def test_retraining_gives_models_of_different_draws_that_fit_the_base(base, refs):
     places = [refs / name for name in ("injected", "00", "01")]
     for place in places:
         check_compatible(outline(base), outline(str(place)))
@@ -112,7 +110,7 @@ def test_retraining_gives_models_of_different_draws_that_fit_the_base(
     assert (kept["role"], kept["seed_no"], kept["seed"]) == ("reference", 1, 0)
 
 
-def test_unlearning_writes_a_checkpoint_with_its_record(asked: Values) -> None:
+def test_unlearning_writes_a_checkpoint_with_its_record(asked):
     (folder,) = unlearn(asked).folders
     assert folder == Path(asked["out"])
     kept = record(folder)
@@ -126,7 +124,7 @@ def test_unlearning_writes_a_checkpoint_with_its_record(asked: Values) -> None:
     assert [path.name for path in folder.parent.iterdir()] == ["unlearned"]
 
 
-def test_several_values_of_a_knob_give_several_folders(asked: Values) -> None:
+def test_several_values_of_a_knob_give_several_folders(asked):
     made = unlearn(asked | {"method": "task_vector", "knobs": {"coefficient": ["1", "0.5"]}})
     assert [folder.name for folder in made.folders] == ["task_vector-c1", "task_vector-c0.5"]
     injected, whole, half = (
@@ -136,9 +134,7 @@ def test_several_values_of_a_knob_give_several_folders(asked: Values) -> None:
         torch.testing.assert_close(value - whole[name], 2 * (value - half[name]))
 
 
-def test_a_full_disk_while_writing_leaves_no_folder_and_the_work(
-    asked: Values, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_while_writing_leaves_no_folder_and_the_work(asked, monkeypatch):
     values = asked | {"method": "task_vector", "knobs": {"coefficient": [0.5, 1]}}
     with monkeypatch.context() as patch:
         written: list[Path] = []
@@ -156,7 +152,7 @@ def test_a_full_disk_while_writing_leaves_no_folder_and_the_work(
     assert len(made.folders) == 2 and "train-forget_only" not in seen
 
 
-def test_other_terms_for_unfinished_work_are_refused(asked: Values) -> None:
+def test_other_terms_for_unfinished_work_are_refused(asked):
     def stop(event: Event) -> None:
         raise Stop
 
@@ -166,18 +162,15 @@ def test_other_terms_for_unfinished_work_are_refused(asked: Values) -> None:
         unlearn(asked | {"seed": 1})
 
 
-def test_a_setting_that_fails_is_named_and_the_others_are_written(asked: Values) -> None:
+def test_a_setting_that_fails_is_named_and_the_others_are_written(asked):
     made = unlearn(asked | {"method": "task_vector", "knobs": {"coefficient": [0.5, 1e39]}})
     assert [folder.name for folder in made.folders] == ["task_vector-c0.5"]
     assert list(made.failed) == ["task_vector-c1e+39"]
     assert [path.name for path in Path(asked["out"]).iterdir()] == ["task_vector-c0.5"]
 
 
-# -- refused before anything is loaded -------------------------------------------------------------
-
-
 @pytest.fixture
-def _nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def _nothing_loaded(monkeypatch):
     def refuse(*args: object, **kwargs: object) -> None:
         raise AssertionError("a model was loaded")
 
@@ -186,7 +179,7 @@ def _nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_nothing_loaded")
-def test_bad_input_is_refused_before_anything_is_loaded(asked: Values, tmp_path: Path) -> None:
+def test_bad_input_is_refused_before_anything_is_loaded(asked, tmp_path):
     both, empty = tmp_path / "both.jsonl", tmp_path / "empty.txt"
     row = json.loads(Path(asked["forget"]).read_text().splitlines()[0])
     both.write_text(json.dumps(row | {"id": "other"}))
@@ -210,9 +203,7 @@ def test_bad_input_is_refused_before_anything_is_loaded(asked: Values, tmp_path:
         assert not work_folder(asked | values).exists()
 
 
-def test_the_recipe_is_taken_from_the_injected_folder_unless_flags_say_otherwise(
-    asked: Values, tmp_path: Path
-) -> None:
+def test_the_recipe_is_taken_from_the_injected_folder_unless_flags_say_otherwise(asked, tmp_path):
     def inputs(**values: Any) -> MakeTask:
         bare = {k: v for k, v in asked.items() if k not in ("steps", "learning_rate", "fact_items")}
         return MakeTask(load_config(UnlearnConfig, bare | values))
@@ -232,7 +223,7 @@ def test_the_recipe_is_taken_from_the_injected_folder_unless_flags_say_otherwise
             _ = inputs(injected=str(kept.parent)).recipe
 
 
-def test_knobs_are_read_as_numbers_or_words() -> None:
+def test_knobs_are_read_as_numbers_or_words():
     knobs = {"start": ["facts_vector"], "share": ["0.5", "1e-1"], "speed": ["2"]}
     first, second = candidates([build(MethodGrid, {"name": "replay", **knobs})])
     assert (first.start, first.share, second.share, first.speed) == ("facts_vector", 0.5, 0.1, 2)
