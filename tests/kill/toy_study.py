@@ -33,7 +33,7 @@ from toy import CANDIDATES, STEPS, Countdown, HookedDisk, ToyJob, damage, digest
 
 from palimpsest.errors import StoreError
 from palimpsest.run import files, local
-from palimpsest.run.executor import Worker
+from palimpsest.run.executor import Worker, execute
 from palimpsest.run.status import progress_lines
 from palimpsest.run.steps import FINISH, Task
 from palimpsest.run.store import Run
@@ -161,10 +161,10 @@ def share(mode: str, base: Path, count: int) -> dict[str, Any]:
     local._work = faulty
     events: list[Any] = []
     job = ToyJob(folder.parent, log=computed)
-    outcome = local.LocalExecutor().execute(job, run, workers=16, on_event=events.append)
+    outcome = execute(job, run, executor="local", workers=16, on_event=events.append)
     if outcome.failed:  # two of the killed may have met in one step, which the next command does
         local._work = begin
-        outcome = local.LocalExecutor().execute(job, run, workers=16, on_event=events.append)
+        outcome = execute(job, run, executor="local", workers=16, on_event=events.append)
     began = Counter(lines(computed))
     lost = {f"{event.cell} {event.step}" for event in events if event.kind in ("again", "failed")}
     noted = [entry for _, entry in progress_lines(folder) if entry["event"] == "worker lost"]

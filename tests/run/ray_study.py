@@ -16,8 +16,7 @@ from typing import Any
 
 from toy import ToyJob, toy_terms
 
-from palimpsest.run.executor import Event, Outcome
-from palimpsest.run.ray import RayExecutor
+from palimpsest.run.executor import Event, Outcome, execute
 from palimpsest.run.status import read_progress
 from palimpsest.run.store import Run
 from palimpsest.run.versions import code_version, package_versions
@@ -41,7 +40,7 @@ def until(true: Callable[[], bool]) -> None:
 
 def plain(folder: Path) -> dict[str, Any]:
     run = real_run(folder / "ray", "a", "fails-1", "dies-1")
-    return as_json(RayExecutor().execute(ToyJob(folder), run, workers=2))
+    return as_json(execute(ToyJob(folder), run, executor="ray", workers=2))
 
 
 def cluster(folder: Path) -> dict[str, Any]:
@@ -71,8 +70,8 @@ def cluster(folder: Path) -> dict[str, Any]:
 
     run = real_run(folder / "ray", "held-1", "held-2")
     # More workers than the cluster has room for: those that start do the work.
-    ray = RayExecutor(nodes.address)
-    outcome = ray.execute(ToyJob(folder), run, workers=3, on_event=watch)
+    where = {"executor": "ray", "address": nodes.address}
+    outcome = execute(ToyJob(folder), run, workers=3, on_event=watch, **where)
     nodes.shutdown()
     again = sorted(event.step for event in events if event.kind == "again")
     return as_json(outcome) | {"again": again, "killed": len(killed)}

@@ -13,9 +13,8 @@ from toy import STEPS, ToyJob, digests, toy_run, work
 
 import palimpsest
 from palimpsest.errors import FolderLocked, MachineError, PalimpsestError
-from palimpsest.run import files
+from palimpsest.run import executor, files
 from palimpsest.run.executor import Event, OnEvent, Outcome, Work, silent
-from palimpsest.run.local import LocalExecutor
 from palimpsest.run.locks import lock
 from palimpsest.run.signals import Stopped, stop_signals
 from palimpsest.run.status import progress_lines, read_progress, status, worker_lock
@@ -26,7 +25,8 @@ PATH = f"{Path(palimpsest.__file__).parents[1]}:{Path(__file__).parent}"
 
 
 def execute(run: Run, workers: int = 1, *, on_event: OnEvent = silent) -> Outcome:
-    return LocalExecutor().execute(ToyJob(run.path.parent), run, workers=workers, on_event=on_event)
+    job, how = ToyJob(run.path.parent), {"executor": "local", "workers": workers}
+    return executor.execute(job, run, on_event=on_event, **how)
 
 
 def test_inline_one_worker_and_three_give_the_same_bytes(quick):
@@ -150,11 +150,11 @@ PARENT = """
 import sys
 from pathlib import Path
 from toy import ToyJob
-from palimpsest.run.local import LocalExecutor
+from palimpsest.run.executor import execute
 from palimpsest.run.store import Run
 if __name__ == "__main__":
     run = Run.open(sys.argv[1])
-    LocalExecutor().execute(ToyJob(run.path.parent), run, workers=2)
+    execute(ToyJob(run.path.parent), run, workers=2, executor="local")
 """
 
 
@@ -203,7 +203,7 @@ def _refuse() -> None:
 def test_a_job_that_no_worker_can_load_is_one_error(quick):
     run = toy_run(quick / "run", "a")
     with pytest.raises(PalimpsestError, match="ImportError"):
-        LocalExecutor().execute(Unpicklable(quick), run)
+        executor.execute(Unpicklable(quick), run, executor="local")
     assert status(run).failed == {}
 
 

@@ -18,8 +18,8 @@ from toy import STEPS, ToyJob, digests, work
 import palimpsest
 from palimpsest.cli.options import RunFlags
 from palimpsest.errors import DriftError, InputError, PlanError
-from palimpsest.run.executor import make_executor
-from palimpsest.run.ray import RayExecutor, _check_node
+from palimpsest.run.executor import execute
+from palimpsest.run.ray import _check_node, resources
 from palimpsest.run.status import progress_lines
 from palimpsest.run.store import Run
 
@@ -110,17 +110,16 @@ def test_a_ray_that_is_missing_or_does_not_answer_is_one_error(
     if address:
         monkeypatch.setenv("RAY_ADDRESS", address)
     with pytest.raises(InputError) as refusal:
-        make_executor("ray").execute(ToyJob(tmp_path), real_run(tmp_path / "run", "a"))
+        execute(ToyJob(tmp_path), real_run(tmp_path / "run", "a"), executor="ray")
     assert named in str(refusal.value)
 
 
 def test_a_worker_asks_ray_for_the_resources_it_was_given():
-    gpu, cpu = ({"engine": {"device": device}} for device in ("cuda", "cpu"))
-    assert RayExecutor().resources(gpu)["num_gpus"] == 1
+    assert resources("cuda")["num_gpus"] == 1
     flags = RunFlags(executor="ray", per_step="gpus=0.5,memory=2")
     wanted = {"num_cpus": 1, "num_gpus": 0.5, "memory": 2_000_000_000}
-    for config in (gpu, cpu):
-        assert RayExecutor(**flags.resources()).resources(config) == wanted
+    for device in ("cuda", "cpu"):
+        assert resources(device, **flags.resources()) == wanted
     for executor, text in (("local", "memory=2"), *(("ray", f"{x}=1") for x in ("disk", "gpus=x"))):
         with pytest.raises(PlanError) as refused:
             RunFlags(executor=executor, per_step=text).resources()

@@ -24,7 +24,7 @@ import pyarrow.parquet  # noqa: F401  here, so that forked workers need not load
 from palimpsest.errors import MachineError, ModelError, TrainingDiverged
 from palimpsest.run import files
 from palimpsest.run.cell import CellStore
-from palimpsest.run.executor import InlineExecutor, OnEvent, Outcome, silent
+from palimpsest.run.executor import OnEvent, Outcome, execute, silent
 from palimpsest.run.files import Disk, file_digest
 from palimpsest.run.steps import Step, step_key
 from palimpsest.run.store import Run, Terms
@@ -142,7 +142,7 @@ def work(
 ) -> Outcome:
     """Do what is left of a toy run in this process."""
     job = job or ToyJob(run.path.parent)
-    return InlineExecutor().execute(job, run, on_event=on_event, reuse=reuse)
+    return execute(job, run, on_event=on_event, reuse=reuse)
 
 
 def do_steps(run: Run, cell_id: str, *names: str) -> dict[str, Step]:

@@ -18,7 +18,7 @@ from palimpsest.cell.work import CellWork
 from palimpsest.config.sections import Engine
 from palimpsest.errors import InputError, ModelError, PalimpsestError, StudyFailed
 from palimpsest.models.device import check_device, keep_freed_memory, precision_remark
-from palimpsest.run.executor import Event, OnEvent, Outcome, make_executor, silent
+from palimpsest.run.executor import Event, OnEvent, Outcome, execute, silent
 from palimpsest.run.files import remove
 from palimpsest.run.steps import Failure, Job
 from palimpsest.run.store import Roster, Run, Terms
@@ -155,13 +155,18 @@ def run_cells(
     inputs and could use nothing of it.
     """
     out = check_out(out)
-    executor = make_executor(options.executor, **options.resources)
     new = not out.exists() or not any(out.iterdir())
     run = Run.create_or_resume(out, terms, roster)
     reuse = Run.open(options.reuse) if options.reuse else None
     with run.lock(f"palimpsest {terms.kind}"):
-        outcome = executor.execute(
-            job, run, workers=options.workers, on_event=options.on_event, reuse=reuse
+        outcome = execute(
+            job,
+            run,
+            executor=options.executor,
+            workers=options.workers,
+            on_event=options.on_event,
+            reuse=reuse,
+            **options.resources,
         )
         bad_input = any(isinstance(_error(why), InputError) for why in outcome.failed.values())
         if bad_input and new and len(run.cells) == 1:
@@ -171,6 +176,8 @@ def run_cells(
 
 def _check(task: Task, options: RunOptions) -> tuple[CellPlan, int]:
     """Return the first cell's plan and the number of workers, if nothing is wrong on paper."""
+    if options.executor not in ("inline", "local", "ray"):
+        raise InputError(f"executor: {options.executor!r} found; expected local, ray or inline")
     if options.executor != "ray":  # its nodes have other devices
         check_device(task.engine.device)
     for remark in (*task.check(), precision_remark(task.engine.device, task.engine.dtype)):

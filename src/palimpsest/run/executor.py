@@ -1,7 +1,7 @@
-"""What does the steps of a run, behind one small protocol, and what its implementations share.
+"""What does the steps of a run: this process, worker processes or a Ray cluster.
 
-Everything that lasts is written through the cell's folder by the worker that does a step; an
-executor only decides where and when. That is why one worker or many, local, Ray or this process,
+Everything that lasts is written through the cell's folder by the worker that does a step; where and
+when that is has no influence on it. That is why one worker or many, local, Ray or this process,
 stopped or not, give the same bytes.
 """
 
@@ -11,7 +11,6 @@ import os
 import sys
 import time
 import traceback
-from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -282,55 +281,40 @@ class Work:
         self.on_event(Event(task.cell, kind, task.step, words, done, total, seconds, worker))
 
 
-class Executor(ABC):
-    """Does the cells of a run folder; a cell that fails does not stop the others."""
+def execute(
+    job: Job,
+    run: Run,
+    *,
+    executor: str = "inline",
+    workers: int = 1,
+    on_event: OnEvent = silent,
+    reuse: Run | None = None,
+    **resources: Any,
+) -> Outcome:
+    """Do what is left of a run and return what became of its cells; one that fails does not stop
+    the others. Stopped when SIGINT or SIGTERM ended the work.
 
-    def execute(
-        self,
-        job: Job,
-        run: Run,
-        *,
-        workers: int = 1,
-        on_event: OnEvent = silent,
-        reuse: Run | None = None,
-    ) -> Outcome:
-        """Return what became of the cells; Stopped when SIGINT or SIGTERM ended the work.
+    executor: inline (this process, in plan order), local (worker processes) or ray.
+    reuse: another run whose stored steps are taken over where their keys are asked for.
+    resources: what each worker asks Ray for; see ``ray.pool``.
+    """
+    if workers < 1:
+        raise InputError(f"workers: {workers} found; expected at least 1")
+    with contextlib.nullcontext() if run.locked_here() else run.lock():
+        work = Work(job, run, on_event, reuse)
+        work.begin()
+        if executor == "inline":
+            worker = Worker(job, run.path, executor)
+            with worker.at_work():
+                while (task := work.next(worker.name)) is not None:
+                    work.ended(worker.name, worker.do(task))
+        else:
+            from palimpsest.run import local, ray
 
-        reuse: another run whose stored steps are taken over where their keys are asked for.
-        """
-        if workers < 1:
-            raise InputError(f"workers: {workers} found; expected at least 1")
-        with contextlib.nullcontext() if run.locked_here() else run.lock():
-            work = Work(job, run, on_event, reuse)
-            work.begin()
-            self._do(work, workers)
-        return work.outcome()
-
-    @abstractmethod
-    def _do(self, work: Work, workers: int) -> None:
-        """Do the steps until none is left that can be done."""
-
-
-class InlineExecutor(Executor):
-    """Does all steps in this process, in plan order; for Python callers and tests."""
-
-    def _do(self, work: Work, workers: int) -> None:
-        worker = Worker(work.job, work.run.path, "inline")
-        with worker.at_work():
-            while (task := work.next(worker.name)) is not None:
-                work.ended(worker.name, worker.do(task))
-
-
-def make_executor(name: str, **options: Any) -> Executor:
-    """Return the executor of that name, ``local``, ``ray`` or ``inline``, with its options."""
-    from palimpsest.run.local import LocalExecutor
-    from palimpsest.run.ray import RayExecutor
-
-    if name == "ray":
-        return RayExecutor(**options)
-    if name not in ("local", "inline"):
-        raise InputError(f"executor: {name!r} found; expected local, ray or inline")
-    return LocalExecutor() if name == "local" else InlineExecutor()
+            made = local.pool(work) if executor == "local" else ray.pool(work, workers, **resources)
+            with made as pool:
+                run_on(pool, work, workers)
+    return work.outcome()
 
 
 # -- many workers ----------------------------------------------------------------------------------

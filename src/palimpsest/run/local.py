@@ -21,7 +21,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from palimpsest.run.executor import ONE_THREAD, Executor, Message, Work, Worker, run_on
+from palimpsest.run.executor import ONE_THREAD, Message, Work, Worker
 from palimpsest.run.signals import shielded
 from palimpsest.run.steps import Task
 
@@ -32,14 +32,11 @@ START = "forkserver" if sys.platform == "linux" else "spawn"
 done nothing else. Tests that kill hundreds of workers have them forked from the command."""
 
 
-class LocalExecutor(Executor):
-    """Does steps in worker processes of this machine."""
-
-    def _do(self, work: Work, workers: int) -> None:
-        device = str(work.run.terms.config.get("engine", {}).get("device", "cpu"))
-        prepare(type(work.job).__module__)
-        processes = _Processes(pickle.dumps(work.job), work.run.path, device)
-        run_on(processes, work, workers)
+@contextlib.contextmanager
+def pool(work: Work) -> Iterator["_Processes"]:
+    """Provide worker processes for the steps of a run."""
+    prepare(type(work.job).__module__)
+    yield _Processes(pickle.dumps(work.job), work.run.path, work.run.device)
 
 
 def prepare(*modules: str) -> None:

@@ -11,12 +11,11 @@ import os
 import pickle
 import signal
 from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
 from palimpsest.errors import DriftError, InputError
-from palimpsest.run.executor import ONE_THREAD, Executor, Message, Result, Work, Worker, run_on
+from palimpsest.run.executor import ONE_THREAD, Message, Result, Work, Worker
 from palimpsest.run.steps import Task
 from palimpsest.run.store import TERMS, Run, differences
 from palimpsest.run.versions import code_version, package_versions
@@ -26,67 +25,66 @@ POLL = 0.25
 _OBJECT_STORE = 100 * 1024 * 1024  # only tasks and results go through it
 
 
-@dataclass(frozen=True)
-class RayExecutor(Executor):
-    """Does steps on Ray."""
+@contextlib.contextmanager
+def pool(work: Work, workers: int, address: str | None = None, **asked: Any) -> Iterator["_Actors"]:
+    """Provide workers on a cluster for the steps of a run.
 
-    address: str | None = None
-    """Of a cluster ("auto", "host:6379", "ray://host:10001"); None takes the environment's
-    RAY_ADDRESS, and starts a cluster here if there is none."""
-    _: KW_ONLY
-    num_cpus: float = 1
-    num_gpus: float | None = None
-    """What one worker takes; None: one for a plan that asks for a GPU."""
-    memory: int | None = None
-    """Bytes one worker takes."""
+    address: of the cluster ("auto", "host:6379", "ray://host:10001"); None takes the environment's
+    RAY_ADDRESS, and starts a cluster here if there is none. asked: see ``resources``.
+    """
+    ray, wanted = ray_library(), resources(work.run.device, **asked)
+    with _cluster(ray, address, max(1, round(workers * wanted["num_cpus"]))):
+        yield _Actors(ray, wanted, pickle.dumps(work.job), work.run.path)
 
-    def _do(self, work: Work, workers: int) -> None:
-        ray = ray_library()
-        with self._cluster(ray, workers):
-            resources = self.resources(work.run.terms.config)
-            actors = _Actors(ray, resources, pickle.dumps(work.job), work.run.path)
-            run_on(actors, work, workers)
 
-    def resources(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Return what one worker asks Ray for."""
-        device = str(config.get("engine", {}).get("device", "cpu"))
-        gpus = self.num_gpus if self.num_gpus is not None else float(device.startswith("cuda"))
-        memory = {} if self.memory is None else {"memory": self.memory}
-        return {"num_cpus": self.num_cpus, "num_gpus": gpus, **memory}
+def resources(
+    device: str,
+    num_cpus: float = 1,
+    num_gpus: float | None = None,
+    memory: int | None = None,
+) -> dict[str, Any]:
+    """Return what one worker asks Ray for; by default a GPU for a run that computes on one.
 
-    @contextlib.contextmanager
-    def _cluster(self, ray: Any, workers: int) -> Iterator[None]:
-        """Connect to the cluster; a connection that was there before is left as it is."""
-        if ray.is_initialized():
+    memory: in bytes.
+    """
+    gpus = num_gpus if num_gpus is not None else float(device.startswith("cuda"))
+    more = {} if memory is None else {"memory": memory}
+    return {"num_cpus": num_cpus, "num_gpus": gpus, **more}
+
+
+@contextlib.contextmanager
+def _cluster(ray: Any, address: str | None, cpus: int) -> Iterator[None]:
+    """Connect to the cluster; a connection that was there before is left as it is."""
+    if ray.is_initialized():
+        yield
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    address = address or os.environ.get("RAY_ADDRESS")
+    if address is None:
+        # Ray's workers give way to everything else by default; here they are the work.
+        os.environ.setdefault("RAY_worker_niceness", "0")
+        options |= {"include_dashboard": False, "object_store_memory": _OBJECT_STORE}
+        options["num_cpus"] = cpus
+    # Ray puts a handler of its own in the place of this one and leaves it there.
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(address=address or "local", **options)
+    except Exception as error:  # Ray raises what it likes here, after 30 seconds of its own
+        raise InputError(
+            f"Ray {'at ' + address if address else 'on this machine'} does not "
+            f"answer ({' '.join(str(error).split())}); expected a cluster such as 'auto' or "
+            "'host:6379'; start it with `ray start --head`, unset RAY_ADDRESS to start one "
+            "here, or use --executor local"
+        ) from error
+    try:
+        with _quiet(ray):
             yield
-            return
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-        address = self.address or os.environ.get("RAY_ADDRESS")
-        if address is None:
-            # Ray's workers give way to everything else by default; here they are the work.
-            os.environ.setdefault("RAY_worker_niceness", "0")
-            options |= {"include_dashboard": False, "object_store_memory": _OBJECT_STORE}
-            options["num_cpus"] = max(1, round(workers * self.num_cpus))
-        # Ray puts a handler of its own in the place of this one and leaves it there.
-        handler = signal.getsignal(signal.SIGTERM)
-        try:
-            ray.init(address=address or "local", **options)
-        except Exception as error:  # Ray raises what it likes here, after 30 seconds of its own
-            raise InputError(
-                f"Ray {'at ' + address if address else 'on this machine'} does not "
-                f"answer ({' '.join(str(error).split())}); expected a cluster such as 'auto' or "
-                "'host:6379'; start it with `ray start --head`, unset RAY_ADDRESS to start one "
-                "here, or use --executor local"
-            ) from error
-        try:
-            with _quiet(ray):
-                yield
-        finally:
-            ray.shutdown()
-            with contextlib.suppress(ValueError, TypeError):
-                signal.signal(signal.SIGTERM, handler)
+    finally:
+        ray.shutdown()
+        with contextlib.suppress(ValueError, TypeError):
+            signal.signal(signal.SIGTERM, handler)
 
 
 def ray_library() -> Any:

@@ -159,6 +159,11 @@ class Run:
         """Return the ids of the planned cells."""
         return self.terms.cells
 
+    @property
+    def device(self) -> str:
+        """Return what the run computes on, such as cpu or cuda."""
+        return str(self.terms.config.get("engine", {}).get("device", "cpu"))
+
     def cell(self, cell_id: str) -> CellStore:
         """Return the store of one of the planned cells."""
         if cell_id not in self.cells:
