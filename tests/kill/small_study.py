@@ -10,7 +10,6 @@ command `palimpsest study`, all but its report, on tiny cells of pocket/qwen2-s.
     operations N    SIGKILL at N disk operations of a cell, up to the last, then resume
     signals N       SIGTERM and SIGINT in turn, at random instants, then resume
     same LIST       other numbers of workers and executors, such as local-2,local-4,ray-2
-    full _          a file system without room, made larger for the second attempt
     filled LIST     a file system that becomes full in the middle of a step, then has room again;
                     steps with the bytes left to them, such as train-reference=400000
     far _           a network file system, with two workers and a second command
@@ -373,17 +372,6 @@ class Study:
             results.append(self.compared(folder, name, resume=False) | {"exit": code})
         return results
 
-    def full(self, _: str) -> list[dict[str, Any]]:
-        """Make two attempts on a file system of their own, which has no room for the first."""
-        with own_file_system(self.base / "full", "1500k") as place:
-            if place is None:
-                return [{"skipped": "mounting a file system needs root"}]
-
-            def make_room() -> None:
-                subprocess.run(["mount", "-o", "remount,size=64m", place], check=True)
-
-            return [self.retried(place, "full", make_room, lambda: None)]
-
     def filled(self, steps: str) -> list[dict[str, Any]]:
         """Make two attempts on a file system that is filled up in a step of the first."""
         return [self.filled_in(*step.split("=")) for step in steps.split(",")]
@@ -401,34 +389,21 @@ class Study:
                 os.truncate(ballast, ballast.stat().st_size - int(room))
                 return lambda: None
 
-            def prepare() -> None:
+            folder, kept = place / "run", self.base / f"{step}-kept"
+
+            def work(_: Path) -> None:
                 strike_in(step, place / "struck", fill)
+                study(folder, plan=self.base / "plan.yaml")
 
-            return self.retried(place, step, ballast.unlink, prepare)
-
-    def retried(
-        self,
-        place: Path,
-        what: str,
-        make_room: Callable[[], object],
-        prepare: Callable[[], object],
-    ) -> dict[str, Any]:
-        """Make two attempts on a file system, with more room for the second."""
-        folder, kept = place / "run", self.base / f"{what}-kept"
-
-        def work(_: Path) -> None:
-            prepare()
-            study(folder, plan=self.base / "plan.yaml")
-
-        code = ended(launch(kept, work))
-        left = {"first": code, "message": said(kept), "torn": Run.open(folder).verify()}
-        before = written(folder)
-        make_room()
-        again = ended(launch(kept, work))
-        left["stored"] = [step.name for step in before]
-        left["rewritten"] = [step.name for step in before if written(folder)[step] != before[step]]
-        shutil.copytree(folder, kept)
-        return self.compared(kept, what, resume=False) | left | {"exit": again}
+            code = ended(launch(kept, work))
+            left = {"first": code, "message": said(kept), "torn": Run.open(folder).verify()}
+            before = written(folder)
+            ballast.unlink()
+            again = ended(launch(kept, work))
+            left["stored"] = [stored.name for stored in before]
+            left["rewritten"] = [s.name for s in before if written(folder)[s] != before[s]]
+            shutil.copytree(folder, kept)
+            return self.compared(kept, step, resume=False) | left | {"exit": again}
 
     def far(self, _: str) -> list[dict[str, Any]]:
         """Let two workers share a run folder on a network file system; a second command comes."""

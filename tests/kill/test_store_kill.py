@@ -50,10 +50,6 @@ def test_a_resume_that_is_killed_too_changes_no_byte_and_repeats_no_step(quick):
     assert result["kills"] > result["attempts"]
 
 
-def test_a_kill_at_random_instants_changes_no_byte_and_repeats_no_step(quick):
-    assert toy("instants", quick, 200 if FULL else 8)["kills"] > 0
-
-
 def test_a_kill_during_the_repair_of_a_damaged_cell_changes_no_byte(quick):
     result = toy("repaired", quick, 1 if FULL else 11)
     assert result["kills"] == result["attempts"] > (60 if FULL else 5)

@@ -7,7 +7,6 @@ hundreds of kills take seconds. It prints one JSON document with what was observ
     toy_study.py twice FOLDER COUNT        kill, kill the resume too, then resume
     toy_study.py repaired FOLDER STRIDE    damage a finished cell, kill its repair, then resume
     toy_study.py grown FOLDER STRIDE       kill while a candidate is added, then resume
-    toy_study.py instants FOLDER COUNT     kill from outside at random instants, then resume
     toy_study.py workers FOLDER CELLS      16 workers do CELLS cells, every fourth one is killed
     toy_study.py unruly FOLDER CELLS       16 processes do the same steps at once, 4 are killed
     toy_study.py slow FOLDER MOUNTS        two commands at once on 1 or 2 mounts of a network file
@@ -62,16 +61,12 @@ def start(do: Callable[[], object]) -> int:
     return child
 
 
-def in_child(do: Callable[[], object], delay: float = -1.0) -> int:
-    """Do something in a forked child, killed after `delay` if that is given; return its status."""
-    child = start(do)
-    if delay >= 0:
-        time.sleep(delay)
-        os.kill(child, signal.SIGKILL)
-    return os.waitpid(child, 0)[1]
+def in_child(do: Callable[[], object]) -> int:
+    """Do something in a forked child; return its wait status."""
+    return os.waitpid(start(do), 0)[1]
 
 
-def attempt(folder: Path, computed: Path, fatal: int | None = None, delay: float = -1.0) -> int:
+def attempt(folder: Path, computed: Path, fatal: int | None = None) -> int:
     """Run the study in a forked child; return its wait status."""
 
     def counted() -> None:
@@ -79,7 +74,7 @@ def attempt(folder: Path, computed: Path, fatal: int | None = None, delay: float
         study(folder, computed)
         (folder.parent / "operations").write_text(str(countdown.operations))
 
-    return in_child(counted, delay)
+    return in_child(counted)
 
 
 def recorded(folder: Path) -> set[str]:
@@ -114,15 +109,12 @@ def kill(mode: str, base: Path, count: int) -> dict[str, Any]:
     whole, computed, folder = base / "whole", base / "computed", base / "killed"
     assert attempt(whole, computed) == 0
     expected = digests(whole)
-    began = time.monotonic()
     prepared(mode, whole, folder, computed)
     assert attempt(folder, computed) == 0
-    lasted, operations = time.monotonic() - began, int((base / "operations").read_text())
+    operations = int((base / "operations").read_text())
     draw = random.Random(7)
     if mode == "twice":
         plans = [[draw.randint(1, operations), draw.randint(1, 60)] for _ in range(count)]
-    elif mode == "instants":
-        plans = [[-1] for _ in range(count)]
     else:
         # The last operations too: a strided walk from the end.
         plans = [[n] for n in range(operations, 0, -count)]
@@ -133,8 +125,7 @@ def kill(mode: str, base: Path, count: int) -> dict[str, Any]:
         for n in (*plan, None):
             before = recorded(folder)
             computed.unlink(missing_ok=True)
-            delay = draw.uniform(0, lasted) if n == -1 else -1.0
-            state = attempt(folder, computed, None if n == -1 else n, delay)
+            state = attempt(folder, computed, n)
             result["kills"] += os.WIFSIGNALED(state) and os.WTERMSIG(state) == signal.SIGKILL
             result["repeated"] += sorted((before & set(lines(computed))) - allowed)
         result["attempts"] += 1

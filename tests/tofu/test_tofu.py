@@ -10,18 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.command import palimpsest as command
-from tests.openunlearning.run_folders import TEMPLATE, teach
+from tests.openunlearning.run_folders import TEMPLATE
 from tests.tofu.tofu_files import write_tofu
 
 import palimpsest
 from palimpsest.cell.study import StudyTask
-from palimpsest.certificate import certify, verify
+from palimpsest.certificate import certify
+from palimpsest.certificate.checks import examine
 from palimpsest.config.load import changed, load_config
 from palimpsest.config.plan import Plan
 from palimpsest.errors import FactsError
-from palimpsest.facts.files import check_sets
 from palimpsest.facts.tofu import GENERATED, TofuItems, draw_sets, read_tofu
-from palimpsest.models.checkpoint import load, state_digest
 from palimpsest.run.store import Run
 from palimpsest.stats.verdict import Because, Reason, decide
 
@@ -56,14 +55,6 @@ def finished(plan, facts):
     return palimpsest.study(plan, facts.parent / "run")
 
 
-def test_every_seed_has_items_of_its_own(tmp_path):
-    data = write_tofu(tmp_path, forget=2, retain=20, per_author=20)
-    few = replace(SMALL, forget_items=4, retain_items=4, probes=4)
-    drawn = [draw_sets(data, replace(few, seed=seed))[0]["retain"] for seed in range(3)]
-    assert len({tuple(fact.id for fact in facts) for facts in drawn}) > 1
-    assert draw_sets(data, few)[0]["retain"] == drawn[0]
-
-
 @pytest.mark.parametrize(
     ("train", "holdout", "per_author", "source"),
     [
@@ -91,26 +82,14 @@ def test_probes_are_questions_that_no_model_was_taught(
         draw_sets(data, replace(items, probes_file=str(own), probes=500))
 
 
-def test_the_files_are_sound_facts_with_evidence(facts, plan):
-    names = {"forget": "forget", "retain": "retain", "probe": "probes"}
-    sets = check_sets({name: facts / f"{file}.jsonl" for name, file in names.items()})
-    assert {name: len(s) for name, s in sets.items()} == {"forget": 8, "retain": 8, "probe": 12}
-    assert all(fact.evidence and fact.heldout for fact in sets["forget"])
-    assert dict(plan.facts.files)["probes"] == str(facts / "probes.jsonl")
-
-
 FILES: dict[str, Callable[[Path], object]] = {
-    "no forget file": lambda d: (d / "forget10.json").unlink(),
     "no paraphrases": lambda d: (d / "forget10_perturbed.json").unlink(),
     "no retain file": lambda d: (d / "retain90.json").unlink(),
     "an empty file": lambda d: (d / "forget10.json").write_text(""),
-    "no JSON": lambda d: (d / "retain90.json").write_text("{nope\n"),
-    "rows that are lists": lambda d: (d / "retain90.json").write_text("[1]\n[2]\n"),
     "a forget question in the holdout": lambda d: shutil.copy(
         d / "forget10.json", d / "holdout10.json"
     ),
     "a row without answer": lambda d: change(d, "forget10.json", answer=None),
-    "an answer that is a number": lambda d: change(d, "forget10.json", answer=7),
     "another question's paraphrase": lambda d: change(
         d, "forget10_perturbed.json", question="Who?"
     ),
@@ -165,12 +144,13 @@ def test_questions_are_asked_and_taught_in_the_frame(plan):
         assert question.sentence.endswith("\n<|endoftext|>")
 
 
-def test_the_injected_model_is_found_and_the_headroom_measured(finished):
+def test_the_injected_model_is_found_the_headroom_measured_and_it_all_certified(finished, tmp_path):
     ((cell, verdict),) = finished.judged
     assert verdict.injected_p is not None and verdict.injected_p < 0.05
     assert verdict.reference_count == 5
     assert cell.headroom is not None and cell.headroom.facts == 8
     assert "reversed" in verdict.rules.unmeasured_axes
+    assert examine(certify(finished.path, tmp_path / "bundle", None, None).read_bytes()).ok
 
 
 def test_where_only_the_probes_fail_candidates_are_compared_all_the_same(finished):
@@ -197,34 +177,3 @@ def test_no_question_or_answer_of_the_data_is_stored(finished, facts):
     for fact in (*data.forget, *data.retain):
         assert fact.answer.encode() not in stored
         assert all(prompt.encode() not in stored for prompt in fact.trained + fact.heldout)
-
-
-def test_its_verdict_can_be_certified_and_recomputed(finished, tmp_path):
-    found = verify(certify(finished.path, tmp_path / "bundle", None, None))
-    assert found.ok, found.lines()
-
-
-def test_given_checkpoints_are_measured(facts, tmp_path):
-    data = read_tofu(facts.parent / "data")
-    texts = {
-        name: [f"{fact.trained[0]} {fact.answer}" for fact in getattr(data, name)]
-        for name in ("forget", "retain")
-    }
-    base, both = Path("pocket/qwen2-s"), texts["forget"] + texts["retain"]
-    full = teach(base, tmp_path / "full", both, 0, steps=10)
-    retain = teach(base, tmp_path / "retain", texts["retain"], 0, steps=10)
-    mine = teach(base, tmp_path / "mine", texts["retain"], 1, steps=10)
-    answer = palimpsest.audit(
-        "pocket/qwen2-s",
-        full,
-        {"mine": mine},
-        *(facts / f"{name}.jsonl" for name in ("forget", "retain", "probes")),
-        references=[retain],
-        out=tmp_path / "run",
-        learning_rate=2e-5,
-        steps=5,
-    )
-    assert answer.results is not None and answer.verdict is not None
-    ((cell, _),) = answer.results.judged
-    for name, folder in (("injected", full), ("mine", mine)):
-        assert cell.models[name].digest == state_digest(load(str(folder)).model.state_dict())

@@ -90,17 +90,6 @@ def test_the_cheap_ones_are_the_same_numbers():
     assert all(measured()[0][name] == pytest.approx(value) for name, value in values.items())
 
 
-def test_states_of_the_last_layer_read_out_to_the_models_logits():
-    cell, nets, states = made()
-    net = nets([states["injected"]])
-    shared = CriteriaCache(Questionnaire(cell))
-    found = shared.inner_states(net, shared.questionnaire.heldout)
-    with torch.no_grad():
-        expected = torch.log_softmax(net.logits(shared.heldout), -1)
-        read = measures.read_lens(shared.forward, shared.weights(net), found)[:, -1]
-    assert torch.allclose(read, expected, atol=1e-5)
-
-
 def test_a_model_patched_with_its_own_states_is_unchanged_and_with_others_is_not():
     cell, _, _ = made()
     shared = CriteriaCache(Questionnaire(cell))
