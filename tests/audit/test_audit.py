@@ -11,14 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from tests.audit.audit_models import (
-    audit_values,
-    fact,
-    mix,
-    spoil,
-    write_facts,
-    write_rows,
-)
+from tests.audit.audit_models import audit_values, fact, mix, spoil, write_facts, write_rows
 from tests.command import Done
 from tests.command import palimpsest as command
 from tests.made_runs import cell_run

@@ -9,15 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.cell.small import (
-    METHODS,
-    artifacts,
-    bare_plan,
-    cell_work,
-    finish,
-    only_cell,
-    small_plan,
-)
+from tests.cell.small import METHODS, artifacts, bare_plan, cell_work, finish, only_cell, small_plan
 
 from palimpsest.cell.launch import RunOptions, launch
 from palimpsest.cell.study import StudyTask

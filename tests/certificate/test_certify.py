@@ -12,15 +12,7 @@ import pytest
 import yaml
 from forgery import value
 from tests.command import palimpsest
-from tests.made_runs import (
-    AUDIT,
-    AUDIT_SETTINGS,
-    NONCE,
-    RECIPE,
-    STUDY,
-    write_audit,
-    write_study,
-)
+from tests.made_runs import AUDIT, AUDIT_SETTINGS, NONCE, RECIPE, STUDY, write_audit, write_study
 
 from palimpsest.certificate import (
     Verification,

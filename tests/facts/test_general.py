@@ -19,12 +19,7 @@ from palimpsest.config.presets import PRESETS
 from palimpsest.config.sections import Replication
 from palimpsest.errors import FactsError
 from palimpsest.facts import general
-from palimpsest.facts.general import (
-    Stream,
-    file_pieces,
-    general_pieces,
-    injection_stream,
-)
+from palimpsest.facts.general import Stream, file_pieces, general_pieces, injection_stream
 from palimpsest.facts.nonce import POOLS
 from palimpsest.facts.questions import draw_testbed
 

@@ -18,12 +18,7 @@ from palimpsest.cell.frame import find_frame
 from palimpsest.config.sections import Prompt
 from palimpsest.errors import ModelError
 from palimpsest.models import skeleton, stored, tokenizer
-from palimpsest.models.checkpoint import (
-    checkpoint_digests,
-    checkpoint_state,
-    load,
-    outline,
-)
+from palimpsest.models.checkpoint import checkpoint_digests, checkpoint_state, load, outline
 from palimpsest.models.vet import CONFIG_LIMIT, read_header
 
 INDEX = "model.safetensors.index.json"

@@ -6,13 +6,7 @@ import pytest
 import torch
 
 from palimpsest.known.panel import embedding
-from palimpsest.known.wrappers import (
-    Interpolated,
-    Routed,
-    Suppressed,
-    find_ends,
-    subject_patterns,
-)
+from palimpsest.known.wrappers import Interpolated, Routed, Suppressed, find_ends, subject_patterns
 from palimpsest.models.checkpoint import load
 from palimpsest.models.encode import encode_texts
 from palimpsest.models.fast import StackedNet

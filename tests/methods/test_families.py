@@ -6,12 +6,7 @@ from toys import FAMILIES, GATED, answers_of, transformer_context
 
 from palimpsest.config.plan import MethodGrid
 from palimpsest.methods import BUILT_IN, candidates, method_class, title
-from palimpsest.methods.running import (
-    FailureKind,
-    groups,
-    run_group,
-    run_method,
-)
+from palimpsest.methods.running import FailureKind, groups, run_group, run_method
 from palimpsest.models.net import WholeNet
 from palimpsest.models.train import AdamW
 from palimpsest.stats.models import ModelFailure

@@ -13,12 +13,7 @@ from palimpsest.methods.gate_mask import GateMask
 from palimpsest.methods.kl_reversion import KLReversion
 from palimpsest.methods.npo import NPO
 from palimpsest.methods.rollback import Rollback
-from palimpsest.methods.running import (
-    FailureKind,
-    check_state,
-    run_group,
-    run_method,
-)
+from palimpsest.methods.running import FailureKind, check_state, run_group, run_method
 from palimpsest.models.net import Encoded
 from palimpsest.stats.models import ModelFailure
 

@@ -9,14 +9,7 @@ from tests.tofu.tofu_files import write_tofu
 from palimpsest.errors import FactsError
 from palimpsest.facts.files import Fact
 from palimpsest.facts.probes import kind_of, tofu_probes, with_relations
-from palimpsest.facts.tofu import (
-    TofuItems,
-    draw_sets,
-    nearest,
-    read_tofu,
-    row_of,
-    with_authors,
-)
+from palimpsest.facts.tofu import TofuItems, draw_sets, nearest, read_tofu, row_of, with_authors
 
 
 @pytest.fixture

@@ -15,14 +15,7 @@ from palimpsest.cli.options import named_values
 from palimpsest.config.commands import RetrainConfig, UnlearnConfig
 from palimpsest.config.load import load_config
 from palimpsest.config.sections import MethodGrid
-from palimpsest.errors import (
-    DriftError,
-    FactsError,
-    InputError,
-    MethodError,
-    PlanError,
-    StoreError,
-)
+from palimpsest.errors import DriftError, FactsError, InputError, MethodError, PlanError, StoreError
 from palimpsest.methods import candidates
 from palimpsest.models.checkpoint import check_compatible, load, outline, state_digest
 from palimpsest.run.executor import Event

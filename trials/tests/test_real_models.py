@@ -6,10 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-)
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from palimpsest.errors import ModelError
 from palimpsest.models.checkpoint import load
