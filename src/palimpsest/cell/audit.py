@@ -22,7 +22,7 @@ from palimpsest.cell.planned import Listed, planned_cell
 from palimpsest.cell.texts import CellTexts, own_facts
 from palimpsest.config.commands import AuditConfig, check_candidate_name
 from palimpsest.config.load import as_dict
-from palimpsest.config.sections import Engine, General, Reacquisition
+from palimpsest.config.sections import General, Reacquisition
 from palimpsest.errors import FactsError, ModelError, PlanError
 from palimpsest.facts.files import Fact, as_jsonl, check_sets, set_problems
 from palimpsest.facts.general import general_pieces
@@ -76,11 +76,6 @@ class AuditTask(Task):
     def folder(self) -> Path:
         """The run folder."""
         return Path(self.config.out)
-
-    @property
-    def engine(self) -> Engine:
-        """How numbers are computed."""
-        return self.config.engine
 
     def check(self) -> list[str]:
         """Return what is worth knowing of the audit and its models, if nothing is wrong."""

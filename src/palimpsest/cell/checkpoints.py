@@ -137,35 +137,29 @@ def on_disk(values: Mapping[str, Any], out: str, tokenizer: Any = None) -> dict[
     so that the same call finds them again and resumes.
     """
     folder = Path(f"{out}.given")
-    placed = dict(values)
-    for key in ("base", "injected"):
-        placed[key] = _model_place(key, placed[key], tokenizer, folder)
-    candidates = placed.get("candidates")
-    if isinstance(candidates, Mapping):
-        placed["candidates"] = {
-            name: _model_place(f"candidates.{name}", value, tokenizer, folder)
-            for name, value in candidates.items()
-        }
-    placed["references"] = [
-        _model_place(f"references[{number}]", value, tokenizer, folder)
-        for number, value in enumerate(placed.get("references") or ())
-    ]
+
+    def model(key: str, value: Any) -> str:
+        return _model_place(key, value, tokenizer, folder)
+
+    placed = dict(values) | {key: model(key, values[key]) for key in ("base", "injected")}
+    named = values["candidates"] or {}
+    placed["candidates"] = {name: model(f"candidates.{name}", v) for name, v in named.items()}
+    listed = enumerate(values["references"])
+    placed["references"] = [model(f"references[{n}]", value) for n, value in listed]
     for key in ("forget", "retain", "probes"):
-        placed[key] = _facts_place(key, placed.get(key), folder)
+        placed[key] = _facts_place(key, values[key], folder)
     return placed
 
 
-def _model_place(key: str, value: Any, tokenizer: Any, folder: Path) -> Any:
+def _model_place(key: str, value: Any, tokenizer: Any, folder: Path) -> str:
     if isinstance(value, str | os.PathLike):
         return os.fspath(value)
-    if not hasattr(value, "save_pretrained") or not hasattr(value, "state_dict"):
+    if tokenizer is None or not hasattr(value, "save_pretrained"):
         raise PlanError(
-            f"{type(value).__name__} found; expected a path, a Hugging Face id or a transformers "
-            "model",
+            f"{type(value).__name__} found; expected a path, a Hugging Face id, or a transformers "
+            "model and its tokenizer=…",
             key=key,
         )
-    if tokenizer is None:
-        raise PlanError("a model in memory; give its tokenizer too, with tokenizer=…", key=key)
     from palimpsest.models.checkpoint import state_digest
     from palimpsest.models.device import quiet
 
@@ -187,9 +181,8 @@ def _facts_place(key: str, value: Any, folder: Path) -> Any:
         value = value.to_dict("records")
     facts = []
     for number, row in enumerate(value):
-        if isinstance(row, Fact):
-            row = dataclasses.asdict(row)
-        given = {k: list(v) if isinstance(v, tuple) else v for k, v in dict(row).items()}
+        row = dataclasses.asdict(row) if isinstance(row, Fact) else dict(row)
+        given = {k: list(v) if isinstance(v, tuple) else v for k, v in row.items()}
         given = {k: v for k, v in given.items() if v is not None and v not in ("", [])}
         try:
             facts.append(make_fact(given, "probe" if key == "probes" else key))

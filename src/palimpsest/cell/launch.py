@@ -34,6 +34,8 @@ class Task:
     what lies on disk may have changed since.
     """
 
+    config: Any
+    """The configuration of the command."""
     carried: ClassVar[tuple[str, ...]] = ("fixed",)
 
     @property
@@ -49,7 +51,8 @@ class Task:
     @property
     def engine(self) -> Engine:
         """How numbers are computed."""
-        raise NotImplementedError
+        engine: Engine = self.config.engine
+        return engine
 
     def check(self) -> list[str]:
         """Raise for whatever can be known to be wrong; return what is worth knowing."""

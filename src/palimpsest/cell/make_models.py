@@ -40,7 +40,7 @@ from palimpsest.config.commands import ExampleRecipe, RetrainConfig, UnlearnConf
 from palimpsest.config.load import as_dict
 from palimpsest.config.plan import cell_id
 from palimpsest.config.presets import POCKET_MATRIX
-from palimpsest.config.sections import Engine, General, Injection, MethodGrid, Unlearning
+from palimpsest.config.sections import General, Injection, MethodGrid, Unlearning
 from palimpsest.facts.examples import ExampleFile, read_examples
 from palimpsest.facts.files import Fact, as_jsonl, check_sets
 from palimpsest.facts.general import (
@@ -103,11 +103,6 @@ class MakeTask(Task):
         """The folder of unfinished work, beside the one to write."""
         out = Path(os.path.abspath(self.config.out))
         return out.with_name(f"{out.name}.work")
-
-    @property
-    def engine(self) -> Engine:
-        """How numbers are computed."""
-        return self.config.engine
 
     @property
     def cell_id(self) -> str:

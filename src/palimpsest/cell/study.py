@@ -16,7 +16,6 @@ from palimpsest.cell.planned import known_label_model, listed_methods, planned_c
 from palimpsest.cell.texts import CellTexts, own_facts, used_questions
 from palimpsest.config.load import as_dict
 from palimpsest.config.plan import Plan
-from palimpsest.config.sections import Engine
 from palimpsest.errors import PlanError, SealError
 from palimpsest.facts.files import Fact, as_jsonl, check_sets
 from palimpsest.facts.general import general_pieces, text_digest
@@ -43,11 +42,6 @@ class StudyTask(Task):
 
     carried: ClassVar[tuple[str, ...]] = ("fixed", "bases", "sets")
     kind: ClassVar[str] = "study"
-
-    @property
-    def engine(self) -> Engine:
-        """How numbers are computed."""
-        return self.config.engine
 
     def check(self) -> list[str]:
         """Raise for whatever can be known to be wrong before anything is trained."""
