@@ -42,11 +42,11 @@ from palimpsest.models.sources import (
     stamp,
 )
 from palimpsest.models.stored import LazyState as LazyState
-from palimpsest.models.stored import Stored, StoredState, not_finite
+from palimpsest.models.stored import StoredState, not_finite
 from palimpsest.models.stored import state_digest as state_digest
 from palimpsest.models.stored import stored_state as stored_state
 from palimpsest.models.tokenizer import TELLING, read_tokenizer, tokenizer_difference
-from palimpsest.models.vet import check_tokenizer, holds_adapter, read_config, read_weights
+from palimpsest.models.vet import Stored, check_tokenizer, holds_adapter, read_config, read_weights
 from palimpsest.run.files import canonical, digest, file_digest
 
 # Some virtual machines announce AMX and then kill the process that uses it, which bfloat16 on a

@@ -22,8 +22,8 @@ from torch import Tensor
 from palimpsest.errors import ModelError
 from palimpsest.facts.nonce import key_number
 from palimpsest.models.device import check_lora, check_package, foreign, quiet
-from palimpsest.models.stored import Stored, StoredState
-from palimpsest.models.vet import FLOATS, read_json
+from palimpsest.models.stored import StoredState
+from palimpsest.models.vet import FLOATS, Stored, read_json
 
 WEIGHTS = "adapter_model.safetensors"
 RANK_LIMIT = 512  # what a config may claim beyond its tensors: a default that patterns override

@@ -9,8 +9,8 @@ import torch
 
 from palimpsest.errors import ModelError
 from palimpsest.models.device import device_memory, foreign
-from palimpsest.models.stored import Stored, StoredState, is_finite, not_finite, read_tensor
-from palimpsest.models.vet import FLOATS
+from palimpsest.models.stored import StoredState, is_finite, not_finite, read_tensor
+from palimpsest.models.vet import FLOATS, Stored
 
 # Tensors that older checkpoints carry and transformers now computes.
 COMPUTED = r"(rotary_emb\.inv_freq|\battn\.(masked_)?bias|\battention\.(masked_)?bias|masked_bias)$"

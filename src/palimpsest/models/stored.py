@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from palimpsest.errors import DriftError, ModelError
+from palimpsest.models.vet import Stored, read_header
 
 PIECE = 2**20
 """Bytes read at a time."""
@@ -27,16 +27,6 @@ TYPES: Mapping[str, torch.dtype] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """One tensor as a file describes it; offset: of its first byte in the file."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    file: Path
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
 class Content:
     """What a tensor was found to hold: the SHA-256 of its values, floats in float32."""
 
@@ -44,37 +34,6 @@ class Content:
     shape: tuple[int, ...]
     sha: bytes
     finite: bool
-
-
-def read_header(path: Path) -> dict[str, Stored]:
-    """Return the tensors of a safetensors file by name, without reading one.
-
-    ``safetensors`` itself refuses a header that does not describe the rest of the file exactly: a
-    length beyond the file or 100 MB, a gap, an overlap, bytes that do not match a shape, anything
-    appended.
-    """
-    tensors: dict[str, Stored] = {}
-    try:
-        with safe_open(str(path), framework="numpy") as file:
-            sized = []
-            for name in file.offset_keys():
-                part = file.get_slice(name)
-                sized.append((name, part.get_dtype(), tuple(part.get_shape())))
-        offset = path.stat().st_size
-    except (SafetensorError, OSError) as error:
-        raise ModelError(
-            f"{path}: is not a safetensors file ({str(error)[:200]}); it is damaged or forged, get "
-            "it again"
-        ) from error
-    for name, dtype, shape in reversed(sized):  # without gaps to the end of the file
-        if dtype not in TYPES:
-            raise ModelError(
-                f"{path}: tensor {name[:80]!r} is {dtype}; expected one of {', '.join(TYPES)}; "
-                "save the model as float32, float16 or bfloat16"
-            )
-        offset -= math.prod(shape) * TYPES[dtype].itemsize
-        tensors[name] = Stored(dtype, shape, path, offset)
-    return tensors
 
 
 def read_tensor(name: str, stored: Stored, into: Tensor | None = None) -> Content:

@@ -5,16 +5,24 @@ wants code to run (pickles, ``auto_map``), points outside itself or asks for abs
 one ModelError.
 """
 
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
 from palimpsest.errors import ModelError
 from palimpsest.files import read_object
-from palimpsest.models.stored import Stored, read_header
 
+SIZES = {
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1,
+    "BOOL": 1,
+}  # fmt: skip
+"""Types of stored tensors, and the bytes of a value."""
 CONFIG_LIMIT = 4 * 2**20  # bytes
 TOKENIZER_LIMIT = INDEX_LIMIT = 128 * 2**20  # the largest known tokenizer.json has 34 MB
 VOCABULARIES = ("tokenizer.json", "vocab.json", "tokenizer.model", "tekken.json", "vocab.txt")
@@ -39,6 +47,47 @@ TEMPLATES = "additional_chat_templates"  # a folder that transformers reads besi
 SEVERAL_LIMIT = 1000  # files that a checkpoint may have in one place
 _PLAIN_NAME = re.compile(r"[\w][\w.-]{0,200}")
 _HEX = re.compile(r"[0-9a-f]{40,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One tensor as a file describes it; offset: of its first byte in the file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    file: Path
+    offset: int
+
+
+def read_header(path: Path) -> dict[str, Stored]:
+    """Return the tensors of a safetensors file by name, without reading one.
+
+    ``safetensors`` itself refuses a header that does not describe the rest of the file exactly: a
+    length beyond the file or 100 MB, a gap, an overlap, bytes that do not match a shape, anything
+    appended.
+    """
+    tensors: dict[str, Stored] = {}
+    try:
+        with safe_open(str(path), framework="numpy") as file:
+            sized = []
+            for name in file.offset_keys():
+                part = file.get_slice(name)
+                sized.append((name, part.get_dtype(), tuple(part.get_shape())))
+        offset = path.stat().st_size
+    except (SafetensorError, OSError) as error:
+        raise ModelError(
+            f"{path}: is not a safetensors file ({str(error)[:200]}); it is damaged or forged, get "
+            "it again"
+        ) from error
+    for name, dtype, shape in reversed(sized):  # without gaps to the end of the file
+        if dtype not in SIZES:
+            raise ModelError(
+                f"{path}: tensor {name[:80]!r} is {dtype}; expected one of {', '.join(SIZES)}; "
+                "save the model as float32, float16 or bfloat16"
+            )
+        offset -= math.prod(shape) * SIZES[dtype]
+        tensors[name] = Stored(dtype, shape, path, offset)
+    return tensors
 
 
 def file_in(folder: Path, name: str) -> Path | None:
