@@ -1,4 +1,4 @@
-"""An audit of your own models: everything is checked on paper, then measured as one cell.
+"""An audit of your own models: everything is checked, then measured as one cell.
 
 A refusal here costs nothing and leaves nothing behind. What passes is fixed: the questions, which
 models will be asked, and what is drawn from the beacon.
@@ -58,7 +58,7 @@ ONE_WAY = (
 
 @dataclass(frozen=True)
 class AuditTask(Task):
-    """An audit of given models, checked on paper before any is measured."""
+    """An audit of given models, checked before any is measured."""
 
     config: AuditConfig
     resumed: str = ""
@@ -159,7 +159,7 @@ class AuditTask(Task):
 
     @cached_property
     def outline(self) -> Outline:
-        """The base on paper; all models share its tokenizer and shape."""
+        """The base without its weights; all models share its tokenizer and shape."""
         return outline(self.config.base, base=self.config.adapter_base or None)
 
     # -- what is drawn ---------------------------------------------------------------------------
@@ -379,7 +379,7 @@ class AuditTask(Task):
         self._check_texts(outlines)
 
     def _outlines(self) -> dict[str, Outline]:
-        """Return every model on paper, if its architecture and vocabulary are the base's."""
+        """Return every model without its weights, if its architecture and vocabulary are the base's."""
         outlines: dict[str, Outline] = {}
         for name, place in self.places.items():
             with _named(name):

@@ -178,7 +178,7 @@ def run_cells(
 
 
 def _check(task: Task, options: RunOptions) -> tuple[CellPlan, int]:
-    """Return the first cell's plan and the number of workers, if nothing is wrong on paper."""
+    """Return the first cell's plan and the number of workers, if nothing is found to be wrong."""
     if options.executor not in ("inline", "local", "ray"):
         raise InputError(f"executor: {options.executor!r} found; expected local, ray or inline")
     if options.executor != "ray":  # its nodes have other devices

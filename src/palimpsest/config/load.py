@@ -55,9 +55,9 @@ def load_config(kind: type[T], values: Mapping[str, Any], file: Path | str | Non
 
 def read_values(kind: type, file: Path | str) -> dict[str, Any]:
     """Return the values of a YAML file over those of its preset, its paths located."""
-    read = read_yaml(file, f"keys of {kind.__name__}, such as {_first_keys(kind)}")
-    preset = read.pop("preset", None) if kind is Plan else None
     known = [field.name for field in dataclasses.fields(cast(Any, kind))]
+    read = read_yaml(file, f"keys of {kind.__name__}, such as {', '.join(known[:3])}")
+    preset = read.pop("preset", None) if kind is Plan else None
     unknown = [str(key) for key in read if key not in known]
     if unknown and kind is Plan:
         raise unknown_key(unknown[0], ["preset", *known])
@@ -205,10 +205,6 @@ def config_schema(kind: type = Plan) -> dict[str, Any]:
         start = {"type": "string", "description": "Preset; the other keys override its values."}
         schema["properties"] = {"preset": start} | schema["properties"]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "plan"} | schema
-
-
-def _first_keys(kind: type) -> str:
-    return ", ".join(item.name for item in dataclasses.fields(cast(Any, kind))[:3])
 
 
 def _shown(default: Any) -> str:

@@ -384,13 +384,13 @@ class CellStore:
         return self.folder / "steps" / name
 
     def _write(self, name: str, value: Mapping[str, Any]) -> None:
-        """Write a sealed file of this cell, which names the cell and the run's terms."""
+        """Write a file with its own digest, which names the cell and the list it was made under."""
         make_folder((self.folder / name).parent)
         named = {"cell": self.id, "roster": self._rosters[-1]}
         write_digested(self.folder / name, named | dict(value))
 
     def _read(self, name: str) -> dict[str, Any]:
-        """Return a sealed file, known to belong to this cell of this run."""
+        """Return such a file, known to belong to this cell of this run."""
         value = read_digested(self.folder / name)
         if value.get("cell") != self.id or value.get("roster") not in self._rosters:
             raise DamagedArtifact(

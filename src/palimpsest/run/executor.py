@@ -206,10 +206,8 @@ class Work:
             words = f"{run.path}: steps to do: {self.scheduler.left}"
         commitment = run.terms.seal["commitment"]
         if commitment != "none":  # nothing is judged in a run without one
-            words += (
-                f"; fixed before its first step: the rules (hash {run.terms.rules_hash[7:19]}) and "
-                f"the questions that judge it (hash {commitment[7:19]})"
-            )
+            hashes = f"{run.terms.rules_hash[7:19]}, {commitment[7:19]}"
+            words += f"; rules and test questions locked (hashes {hashes})"
         self.on_event(Event("", "run", "", words, done, total))
 
     def next(self, worker: str) -> Task | None:

@@ -248,11 +248,11 @@ def _check_new(path: Path, terms: Terms) -> None:
 
 def parse_terms(data: bytes, name: str) -> Terms:
     """Return the terms in the bytes of terms.json."""
-    sealed = parse_digested(data, name)
-    stored = sealed.get("terms", {})
-    if sealed.get("format") != FORMAT or stored.keys() != {item.name for item in fields(Terms)}:
+    record = parse_digested(data, name)
+    stored = record.get("terms", {})
+    if record.get("format") != FORMAT or stored.keys() != {item.name for item in fields(Terms)}:
         raise StoreError(
-            f"{name}: format {sealed.get('format')}; expected {FORMAT}; use the version of "
+            f"{name}: format {record.get('format')}; expected {FORMAT}; use the version of "
             "Palimpsest that made the run"
         )
     return Terms(**stored | {"cells": tuple(stored["cells"])})
