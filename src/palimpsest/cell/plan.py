@@ -79,7 +79,8 @@ class CellPlan:
     texts: CellTexts
     rules: Rules
     models: tuple[SourcedModel, ...]
-    """All but the base, in the order of the tables; candidates of methods are not among them."""
+    """Those with a source, in the order of the tables: not the base, the candidates of methods or
+    the known-label models."""
     methods: tuple[Any, ...] = ()
     """Unlearning methods with their knobs set; each makes a candidate."""
     plugins: tuple[tuple[str, str], ...] = ()
@@ -129,7 +130,8 @@ def sourced(planned: PlannedCell, source: Callable[[Model], Source], **more: Any
 
 
 def trained_source(model: Model) -> Source:
-    """Return how a study makes a model: mixed of others, or trained from base."""
+    """Return how a model is made where the injected model's stream is known: mixed of others, or
+    trained from base."""
     if model.role is Role.CONTROL:
         return Mixed(model.of, model.share or 0.0)
     if model.role is Role.RETRAINING:

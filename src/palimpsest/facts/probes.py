@@ -146,11 +146,11 @@ def _tofu_probe(number: int, like: Fact, name: tuple[str, str], seed_key: str, f
     slots = _slots(*name, chance)
     asked = bare_question(like.heldout[0])
     kind = kind_of(asked)
-    question = _nearest((form.format(**slots) for form in QUESTIONS[kind]), asked)
+    question = _nearest((phrase.format(**slots) for phrase in QUESTIONS[kind]), asked)
     more = [chance.sample(MORE, size) for size in (0, 1, 1, 2, 2, 3, 3)]
     # The fullest form first: of two that fit as well, the one with more to know.
-    answers = (" ".join((form, *rest)) for form, rest in product(ANSWERS[kind][::-1], more))
-    answer = _nearest((form.format(**slots) for form in answers), like.answer)
+    answers = (" ".join((opening, *rest)) for opening, rest in product(ANSWERS[kind][::-1], more))
+    answer = _nearest((text.format(**slots) for text in answers), like.answer)
     heldout = (form.format(question),)
     return Fact(f"nonce-{number:03d}", answer, (), heldout, (), slots["name"], kind)
 

@@ -2,9 +2,9 @@
 
     L = (2/β) · mean log(1 + (π_θ(y|x) / π_inj(y|x))^β) + w · NLL(retain answers)
 
-π(y|x) is the probability of the whole answer; the injected model is the preference reference. As
-β → 0 its gradient tends to that of ascent on the answer's summed log-likelihood. Zhang et al. 2024,
-*Negative Preference Optimization*, COLM, arXiv:2404.05868 (β = 0.1 is its default).
+π(y|x) is the probability of the whole answer; the injected model takes the place of the reference
+model. As β → 0 its gradient tends to that of ascent on the answer's summed log-likelihood. Zhang et
+al. 2024, *Negative Preference Optimization*, COLM, arXiv:2404.05868 (β = 0.1 is its default).
 """
 
 from dataclasses import dataclass

@@ -71,7 +71,8 @@ def fill(folder: Path, bare: Any, state: StoredState, dtype: torch.dtype) -> Any
 
 
 def match_names(folder: Path, bare: Any, tensors: Mapping[str, Stored]) -> dict[str, str] | None:
-    """Return the stored name of every tensor of the module, checked from headers alone.
+    """Return the stored name of every tensor of the module, checked from headers; only tensors that
+    the config ties are read.
 
     None where transformers joins or splits stored tensors of this family.
     """

@@ -1,8 +1,8 @@
 """The versions of code and packages that results depend on: part of a run's terms and step keys.
 
 Code counts by what it does: the digest of a file is that of its syntax tree without comments,
-docstrings and layout, so that a run made before such an edit resumes after it. Names, constants and
-annotations count; classes of settings act on their annotations.
+docstrings and layout, so that a run made before such an edit resumes after it. Names, constants,
+the words of errors and remarks, and annotations count; classes of settings act on the last.
 
 The digest is taken over the package without the modules that only show, sign or store what was
 computed. What ``run`` writes is versioned by the format of the run folder. Data files count by
@@ -22,6 +22,7 @@ PACKAGES = ("numpy", "pyarrow", "safetensors", "scipy", "tokenizers", "torch", "
 _SHOWING = re.compile(
     r"(certificate|cli|openunlearning|paper|report|run)/|(__main__|api|errors|plots)\.py$"
 )
+"""Modules that may change without any step being done again."""
 
 
 @cache

@@ -20,8 +20,9 @@ from palimpsest.models.net import Encoded, Net, collate
 ASKED = {FactSet.FORGET: 4, FactSet.RETAIN: 2, FactSet.PROBE: 2}
 """How many facts of each set are asked."""
 SPARE = 4
+"""Tokens that an answer may have beyond the truth's."""
 LONGEST = 32
-"""Tokens that an answer may have beyond the truth's, and at most."""
+"""Tokens that it may have at most."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,12 @@ class Answerer:
 
 @torch.no_grad()
 def rate_truths(net: Net, texts: Sequence[Encoded]) -> tuple[list[int], list[float]]:
-    """Return the rank and the probability of each scored span: the largest rank of its tokens, each
-    after those before it, so that 1 means that it is the greedy answer; and their product."""
+    """Return each true answer's rank and probability.
+
+    A token's rank is its place among all tokens after the true ones before it. The answer's rank is
+    the largest of its tokens', so 1 means that greedy decoding gives it; its probability is the
+    product of theirs.
+    """
     batch = collate(texts).to(net.device)
     logp = torch.log_softmax(net.logits(batch), dim=-1)[0]
     truth = logp.gather(-1, batch.targets.unsqueeze(-1))
@@ -113,7 +118,8 @@ def answer_prompt(net: Net, tokenizer: Any, prompt: str, truth: str = "") -> tup
 
 
 def few_questions(questions: Sequence[Question]) -> tuple[Question, ...]:
-    """Return the first held-out question of a few facts of each set, retain facts as trained."""
+    """Return the first question of a few facts of each set: a held-out one, or, of retain facts, a
+    trained one."""
     chosen: list[Question] = []
     for name, count in ASKED.items():
         pools = (Pool.CLOZE, Pool.TRAINED) if name is FactSet.RETAIN else (Pool.EVALUATION,)
