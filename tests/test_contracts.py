@@ -68,12 +68,13 @@ def test_only_the_loader_loads_models():
     assert loading <= set(LOADERS)
 
 
-def test_one_module_reads_tensors():
+def test_one_module_reads_tensors_and_one_their_headers():
     """So that whatever is read is hashed and checked, and can be counted."""
     for module in modules():
         names = {name_of(call) for call in calls(SOURCE / module)}
         assert not names & {"load_file", "get_tensor"}, module
-        assert ("safe_open" in names) == (module == "models/stored.py"), module
+        assert ("safe_open" in names) == (module == "models/vet.py"), module
+        assert ("readinto" in names) == (module == "models/stored.py"), module
 
 
 def test_nothing_trusts_remote_code_or_pickles():
