@@ -379,7 +379,7 @@ class AuditTask(Task):
         self._check_texts(outlines)
 
     def _outlines(self) -> dict[str, Outline]:
-        """Return every model without its weights, if its architecture and vocabulary are the base's."""
+        """Return every model without its weights, if architecture and vocabulary are the base's."""
         outlines: dict[str, Outline] = {}
         for name, place in self.places.items():
             with _named(name):
