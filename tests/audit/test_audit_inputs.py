@@ -200,12 +200,7 @@ def test_a_model_given_as_what_it_was_not_made_as_is_pointed_out(good, tmp_path)
 
 
 @pytest.mark.parametrize("twin", ["injected", "candidate one", "reference"])
-def test_a_reference_with_the_weights_of_another_model(
-    good,
-    tmp_path,
-    tiny_checkpoint,
-    twin,
-):
+def test_a_reference_with_the_weights_of_another_model(good, tmp_path, tiny_checkpoint, twin):
     other = str(tiny_checkpoint("smollm2-s", 3))
     copied = {"injected": good["injected"], "candidate one": good["candidates"]["one"]}
     copy = Path(shutil.copytree(copied.get(twin, other), tmp_path / "copy"))
@@ -321,11 +316,7 @@ def test_an_output_that_is_a_file_or_holds_other_things(good, tmp_path):
         assert after == before and (tmp_path / "taken").read_text() == "mine"
 
 
-def test_a_folder_of_runs_gives_its_newest_checkpoints(
-    good,
-    tmp_path,
-    tiny_checkpoint,
-):
+def test_a_folder_of_runs_gives_its_newest_checkpoints(good, tmp_path, tiny_checkpoint):
     saves, place = tmp_path / "unlearn", good["candidates"]["one"]
     for name in ("NPO_lr1e-5", "GradDiff/checkpoint-20", "GradDiff/checkpoint-100"):
         shutil.copytree(place, saves / name)
@@ -348,10 +339,7 @@ def test_a_folder_of_runs_gives_its_newest_checkpoints(
 # -- what is drawn ---------------------------------------------------------------------------------
 
 
-def test_text_candidates_and_references_fix_the_draw_and_the_terms_record_it(
-    good,
-    tiny_checkpoint,
-):
+def test_text_candidates_and_references_fix_the_draw_and_the_terms_record_it(good, tiny_checkpoint):
     other = {"candidates": {"one": str(tiny_checkpoint("smollm2-s", 4))}}
     first, text, model = (
         prepared(good | {"beacon": "tuesday"}),
