@@ -48,7 +48,7 @@ def fact_files(folder: Path) -> dict[str, str]:
     return paths | {"general": str(folder / "general.txt")}
 
 
-def learned(source: Path, target: Path, sentences: list[str], steps: int) -> Path:
+def learned(source: Path, target: Path, sentences: list[str], steps: int = 60) -> Path:
     """Return a copy of a checkpoint that was trained on some sentences."""
     from palimpsest.models.checkpoint import load
     from palimpsest.models.encode import encode_texts
@@ -65,9 +65,7 @@ def learned(source: Path, target: Path, sentences: list[str], steps: int) -> Pat
     return target
 
 
-def make_models(
-    source: Path, folder: Path, facts: dict[str, str], references: int = REFERENCES, steps: int = 60
-) -> None:
+def make_models(source: Path, folder: Path, facts: dict[str, str]) -> None:
     """Write base, injected, references that never saw the forget set, and two candidates.
 
     ``unchanged`` is the injected model itself, ``retrained`` never saw the forget set.
@@ -79,11 +77,11 @@ def make_models(
         return [f"{p} {row['answer']}." for row in rows for p in row["trained"] + row["heldout"]]
 
     shutil.copytree(source, folder / "base")
-    learned(source, folder / "injected", told("forget", "retain"), steps)
-    for number in range(references):
-        learned(source, folder / f"{number:02d}", told("retain"), steps - 8 + 2 * number)
+    learned(source, folder / "injected", told("forget", "retain"))
+    for number in range(REFERENCES):
+        learned(source, folder / f"{number:02d}", told("retain"), steps=52 + 2 * number)
     shutil.copytree(folder / "injected", folder / "unchanged")
-    learned(source, folder / "retrained", told("retain"), steps - 3)
+    learned(source, folder / "retrained", told("retain"), steps=57)
 
 
 def audit_values(world: Path, references: int = REFERENCES, **changes: Any) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """A small study and audit for the device tests."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from palimpsest.config.plan import Plan
 from palimpsest.config.sections import Engine, Facts, MethodGrid
-from tests.audit.audit_models import audit_values, make_models, write_facts
+from tests.audit.audit_models import STEPS, learned, write_facts
 from tests.cell.small import bare_plan
 from tests.reliability import FULL
 
@@ -30,6 +31,22 @@ def device_plan(folder: Path, engine: Engine, methods: tuple[str, ...], **change
 
 def audit_files(base: Path, root: Path) -> dict[str, Any]:
     """Return an audit's arguments: tiny models that learned a little of the facts."""
-    make_models(base, root / "models", write_facts(root / "facts"), references=2, steps=10)
-    candidates, rules = {"one": str(root / "models" / "retrained")}, {"control_shares": [0.1]}
-    return audit_values(root, references=2, candidates=candidates, learning_rate=1e-4, rules=rules)
+    facts = write_facts(root / "facts")
+    lines = Path(facts["forget"]).read_text().splitlines()
+    retained = Path(facts["retain"]).read_text().splitlines()
+    made = {"base": str(shutil.copytree(base, root / "base"))}
+    for number, (name, texts) in enumerate(
+        [("injected", [*lines, *retained])]
+        + [(name, retained) for name in ("reference", "again", "candidate")]
+    ):
+        made[name] = str(learned(base, root / name, [text[:60] for text in texts], 2 + number))
+    return {
+        **facts,
+        **STEPS,
+        "base": made["base"],
+        "injected": made["injected"],
+        "references": [made["reference"], made["again"]],
+        "candidates": {"candidate": made["candidate"]},
+        "learning_rate": 1e-4,
+        "rules": {"control_shares": [0.1]},
+    }
