@@ -10,6 +10,7 @@ from palimpsest.facts.questions import FactSet, Pool, Question
 from palimpsest.models.checkpoint import load
 from palimpsest.models.fast import StackedNet
 from palimpsest.models.net import WholeNet
+from palimpsest.scoring import answers
 from palimpsest.scoring.answers import (
     Sheet,
     divergence,
@@ -92,6 +93,20 @@ def test_neither_batch_size_nor_order_changes_a_score(tiny_checkpoint, batch_tok
     (turned,) = score(net, sheet(loaded.tokenizer, 8192, QUESTIONS[::-1]))
     assert np.abs(whole.nll_sum - small.nll_sum).max() < 1e-4
     assert np.abs(whole.nll_sum - turned.nll_sum[::-1]).max() < 1e-4
+
+
+def test_slices_of_the_distributions_give_the_same_bytes(tiny_checkpoint, monkeypatch):
+    loaded = load(str(tiny_checkpoint("qwen2-s")))
+    page, asked = sheet(loaded.tokenizer), lambda q: q.set in ("retain", "general")
+    found = []
+    for size in (answers.SLICE, 3 * loaded.config.vocab_size, 1):
+        monkeypatch.setattr(answers, "SLICE", size)
+        other = {name: value * 1.1 for name, value in loaded.weights.items()}
+        net = StackedNet(loaded.config, [loaded.weights, other])
+        teacher = record(StackedNet(loaded.config, [loaded.weights]), page, asked)
+        found.append([[*s.nll_sum, *s.kl_injected] for s in score(net, page, injected=teacher)])
+    assert np.array_equal(found[0], found[1], equal_nan=True)
+    assert np.array_equal(found[0], found[2], equal_nan=True)
 
 
 def test_zero_probability_adds_nothing_to_a_divergence():

@@ -12,6 +12,7 @@ once and shared by every candidate, chunk and measure.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -127,6 +128,16 @@ def divergence(logp: Tensor, teacher: Tensor) -> Tensor:
     return torch.where(logp == -torch.inf, 0.0, terms).sum(-1)
 
 
+SLICE = 2**20
+"""Numbers of whole distributions that are computed at a time: 4 MB, which a cache holds."""
+
+
+def slices(positions: int, vocabulary: int) -> list[slice]:
+    """Return the positions in pieces of a few distributions, so that copies of them stay small."""
+    rows = max(1, SLICE // vocabulary)
+    return [slice(start, start + rows) for start in range(0, positions, rows)]
+
+
 @torch.no_grad()
 def record(net: Net, sheet: Sheet, asked: Callable[[Question], bool]) -> Teacher:
     """Return a net's log-probabilities (a stack of one) at the answers of the asked questions."""
@@ -138,8 +149,11 @@ def record(net: Net, sheet: Sheet, asked: Callable[[Question], bool]) -> Teacher
         if len(positions) == 0:
             pages.append(None)
             continue
-        logp = torch.log_softmax(net.logits(page.batch.to(net.device)), dim=-1)[0]
-        pages.append(TeacherPage(positions, logp[positions].cpu()))
+        logits = net.logits(page.batch.to(net.device))[0]
+        logp = torch.empty((len(positions), logits.shape[-1]))
+        for rows in slices(len(positions), logits.shape[-1]):
+            logp[rows] = torch.log_softmax(logits[positions[rows]], dim=-1).cpu()
+        pages.append(TeacherPage(positions, logp))
     return Teacher(tuple(pages), frozenset(n for n, want in enumerate(wanted) if want))
 
 
@@ -161,15 +175,17 @@ def score(
     for number, page in enumerate(sheet.pages):
         logits = net.logits(page.batch.to(net.device))
         targets = page.batch.targets.to(net.device).unsqueeze(-1)
-        # One member at a time: what is computed of whole distributions stays small.
-        for member in range(net.stack):
-            logp = torch.log_softmax(logits[member], dim=-1)
-            _add(nll[member], page.owners, -logp.gather(-1, targets).squeeze(-1))
+        for member, rows in product(range(net.stack), slices(*logits.shape[1:])):
+            logp = torch.log_softmax(logits[member, rows], dim=-1)
+            _add(nll[member], page.owners[rows], -logp.gather(-1, targets[rows]).squeeze(-1))
             for teacher, sums in zip((reference, injected), divergences):
                 part = teacher.pages[number] if teacher else None
                 if part is not None:
-                    values = divergence(logp[part.positions], part.logp.to(net.device))
-                    _add(sums[member], page.owners[part.positions], values)
+                    ends = torch.tensor((rows.start, rows.stop))
+                    asked = slice(*torch.searchsorted(part.positions, ends).tolist())
+                    at = part.positions[asked]
+                    values = divergence(logp[at - rows.start], part.logp[asked].to(net.device))
+                    _add(sums[member], page.owners[at], values)
     return [Scores(*rows) for rows in zip(nll, *divergences)]
 
 
