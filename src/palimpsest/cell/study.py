@@ -56,10 +56,11 @@ class StudyTask(Task):
     def build(self, cell: str) -> CellPlan:
         """Return the plan of a cell."""
         config, planned = self.config, planned_cell(*self.fixed, cell)
+        place, _ = config.cell_ids()[cell]
         return sourced(
             planned,
             trained_source,
-            base=Given(planned.title, self.bases[planned.title]),
+            base=Given(place, self.bases[place]),
             texts=self.texts(cell),
             methods=self.methods,
             plugins=tuple(self.plugins.items()),

@@ -28,6 +28,7 @@ from palimpsest.certificate.bundle import (
     table_files,
 )
 from palimpsest.certificate.signature import check_envelope
+from palimpsest.config.plan import model_title
 from palimpsest.errors import BundleError, PalimpsestError
 from palimpsest.facts.sealed import check_commitment, verify
 from palimpsest.run.files import canonical, digest, safe_name
@@ -280,7 +281,8 @@ def rosters(bundle: Bundle) -> str:
 def cells(bundle: Bundle) -> str:
     expected = {TERMS, ROSTERS, STATEMENT}
     made_under = [roster.digest for roster in bundle.rosters]
-    for cell_id, (title, seed) in planned_cells(bundle.terms).items():
+    for cell_id, (place, seed) in planned_cells(bundle.terms).items():
+        title = model_title(place)
         name, summary = cell_file(safe_name(cell_id, "cell id")), bundle.summaries[cell_id]
         _require(name, [summary[k] for k in ("cell", "model", "seed")], [cell_id, title, seed])
         if summary["roster"] not in made_under:

@@ -9,6 +9,7 @@ from palimpsest.config.sections import (
     General,
     Injection,
     MethodGrid,
+    ModelPlace,
     Prompt,
     Reacquisition,
     Replication,
@@ -24,7 +25,7 @@ class Plan:
 
     name: str = "pocket"
     """Name of the study; the run folder is ``runs/NAME`` unless ``--out`` is given."""
-    models: tuple[str, ...] = ()
+    models: tuple[ModelPlace, ...] = ()
     """Pocket models, checkpoint folders or Hugging Face ids; each model with each seed is a
     cell."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
@@ -64,9 +65,19 @@ class Plan:
         return {cell_id(m, seed): (m, seed) for seed in self.seeds for m in self.models}
 
 
+def model_title(model: str) -> str:
+    """Return the name of a model in tables and cells: a folder's own, wherever it lies.
+
+    Pocket models and Hugging Face ids have at most one slash.
+    """
+    parts = [part for part in re.split(r"[/\\]+", model) if part]
+    path = model[:1] in ("/", ".", "~", "\\") or len(parts) > 2
+    return parts[-1] if path and parts else model
+
+
 def cell_id(model: str, seed: int) -> str:
     """Return the name of the cell of a model and a seed."""
-    name = re.sub(r"[^A-Za-z0-9._+=,@]+", "-", model).strip("-.")[-80:].strip("-.")
+    name = re.sub(r"[^A-Za-z0-9._+=,@]+", "-", model_title(model)).strip("-.")[-80:].strip("-.")
     return f"{name or 'model'}--seed{seed}"
 
 
