@@ -15,7 +15,7 @@ from palimpsest.cell.plan import CellPlan, Given, sourced, trained_source
 from palimpsest.cell.planned import known_label_model, listed_methods, planned_cell
 from palimpsest.cell.texts import CellTexts, own_facts, used_questions
 from palimpsest.config.load import as_dict
-from palimpsest.config.plan import Plan
+from palimpsest.config.plan import Plan, model_title
 from palimpsest.errors import PlanError, SealError
 from palimpsest.facts.files import Fact, as_jsonl, check_sets
 from palimpsest.facts.general import general_pieces, text_digest
@@ -24,6 +24,8 @@ from palimpsest.facts.sealed import AuditPool, builtin_pool, check_commitment, r
 from palimpsest.methods import candidates, plugin_digests
 from palimpsest.models.checkpoint import Digests, checkpoint_digests, outline
 from palimpsest.models.device import check_lora
+from palimpsest.models.encode import start_remark
+from palimpsest.models.sources import Kind, find_kind
 from palimpsest.plugins import source_digest
 from palimpsest.run.files import digest
 from palimpsest.run.store import Roster, Terms
@@ -51,7 +53,9 @@ class StudyTask(Task):
         _ = self.methods, self.measure_plugins, self.sealed if config.known_label else None
         for cell in config.cell_ids():  # whether there are names, texts and templates enough
             self.plan(cell)
-        return []
+        models = {n: outline(n) for n in config.models if find_kind(n) is not Kind.POCKET}
+        remarks = {n: start_remark(m.tokenizer, m.config.model_type) for n, m in models.items()}
+        return [f"{model_title(name)}: {text}" for name, text in remarks.items() if text]
 
     def build(self, cell: str) -> CellPlan:
         """Return the plan of a cell."""
