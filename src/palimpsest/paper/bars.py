@@ -1,18 +1,21 @@
 """The bars a candidate must clear: absolute, and relative to the damage retraining itself does.
 
-Absolute: the screen, retain NLL and residual under fixed limits. Recalibrated, with delta_f and
-epsilon_f from independent draws of the reference:
+Absolute (section 5): the screen, retain NLL and residual under fixed limits. Recalibrated (section
+7), with delta_f and epsilon_f from three independent draws of the reference (section 5):
 
-    (i)   the screen does not exclude the candidate;
+    (i)   the base-anchored screen does not exclude the model;
     (ii)  |median forget delta - median forget delta of the same-draw reference| <= delta_f;
-    (iii) retain NLL - injected retain NLL <= delta_f;
-    (iv)  residual - floor <= delta_f, the floor being the injected model's own residual;
-    gate  it retains no better than the injected model by more than epsilon_f(retain) + delta_f;
+    (iii) retain NLL - (injected retain NLL - epsilon_f(retain)) <= delta_f;
+    (iv)  residual - (floor - epsilon_f(residual)) <= delta_f, with the injected model's residual
+          as the floor;
+    gate  it retains no better than the injected model by more than epsilon_f(retain);
     veto  re-acquired, its held-out forget NLL falls no faster than the reference draws' does.
 
-A model of another draw than the injected model, such as a replicated reference, is compared across
-draws in (iii) and (iv): these anchors are then shifted against it by epsilon_f. Candidates are made
-from the injected model and share its draw, so nothing is shifted for them.
+The paper moves the anchors of (iii) and (iv) against the judged model by the draw-to-draw margins
+and names no exception: so they move for candidates, known-label models and references alike, and
+not in (ii), where the reference has the cell's own draw. Its gate excludes what retains better than
+the injected model by more than noise, of which the margin of retain NLL is the measure. The veto is
+ours: the paper's candidates had no relearning curves, and its certificate has none.
 """
 
 import math
@@ -37,7 +40,7 @@ ADEQUATE = 0.5
 """Largest oracle-KL of a candidate rated adequate, as a fraction of the injected model's."""
 PERCENTILE = 90.0
 """delta_f is this percentile of the absolute difference in held-out delta, over forget facts and
-pairs of reference draws."""
+pairs of reference draws (the paper's P90)."""
 MINIMUM_DRAWS = 2
 """Fewest independent reference draws from which tolerances are computed."""
 VETO_ALPHA = 0.05
@@ -150,10 +153,9 @@ class DamageBar:
     forget_distance: float
     """(ii): distance of the median forget delta from the same-draw reference's."""
     retain_damage: float
-    """(iii), shifted by epsilon_f(retain) for a model of another draw."""
+    """(iii), with epsilon_f(retain)."""
     residual_damage: float | None
-    """(iv), shifted by epsilon_f(residual) for a model of another draw; None in a forward-only
-    battery."""
+    """(iv), with epsilon_f(residual); None in a forward-only battery."""
     degenerate: bool
     vetoed: bool | None
     """None where it is left out."""
@@ -200,22 +202,20 @@ def damage_bar(
     references = paper_references(cell)
     if not references:
         raise ScoreError("the recalibrated bar needs a reference; this cell has none")
-    model, injected, record = cell[name], cell.injected, cell.records[name]
-    retain = model.need("retain_nll") - injected.need("retain_nll")
-    across = record.role in (Role.REFERENCE, Role.RETRAINING) and not record.same_draw
+    model = cell[name]
+    retain = model.need("retain_nll") - cell.injected.need("retain_nll")
     residual_damage, vetoed = None, None
     if not forward_only:
-        residual_damage = model.need("residual") - cell.floor
-        residual_damage += tolerances.epsilon_residual if across else 0.0
+        residual_damage = model.need("residual") - (cell.floor - tolerances.epsilon_residual)
         if veto:
             vetoed = relearn_veto(model, [cell[draw] for draw in references], tolerances)
     anchor = cell[references[0]].median_forget_delta
     return DamageBar(
         screen=passes_screen,
         forget_distance=abs(model.median_forget_delta - anchor),
-        retain_damage=retain + (tolerances.epsilon_retain if across else 0.0),
+        retain_damage=retain + tolerances.epsilon_retain,
         residual_damage=residual_damage,
-        degenerate=-retain > tolerances.epsilon_retain + tolerances.delta_f,
+        degenerate=-retain > tolerances.epsilon_retain,
         vetoed=vetoed,
         delta_f=tolerances.delta_f,
     )
