@@ -241,11 +241,12 @@ def paper_run(
     models: Iterable[str] = tuple(FAMILIES),
     seeds: Iterable[int] = (0, 1),
     *,
-    draws: int = 3,
+    draws: int = 4,
     change: Callable[[str, dict[str, Made]], dict[str, Made]] = lambda cell, models: models,
     skip: Iterable[str] = (),
 ) -> Path:
-    """A study in which the first cell of each family has several reference draws."""
+    """A study in which the first cell of each family has so many reference draws, one of them the
+    injected model's own."""
     cells: dict[str, dict[str, Made]] = {}
     seen: set[str] = set()
     for model in models:

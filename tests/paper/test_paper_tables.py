@@ -28,6 +28,15 @@ def test_adequate_candidates_still_know_held_out_facts(study):
     assert base["median per fact"] == pytest.approx(-1.5)
     means = [found[level]["mean per fact"].value for level in ("base", "probes", "reference")]
     assert means == pytest.approx([-1.5, -1.6, -1.6]) and base["mean per fact"].high < 0
+    # The injected model lies 2 nats below base.
+    shares = [row["mean, share of what was taught"].value for row in found.values()]
+    assert shares == pytest.approx([-0.75, -0.8, -0.8])
+
+
+def test_every_value_is_in_the_unit_of_its_own_cell():
+    found = tables.in_units([-1.0, -3.0, -1.0], [2.0, 2.0, 4.0], ["a", "a", "b"])
+    assert found is not None and found.value == pytest.approx((-0.5 - 1.5 - 0.25) / 3)
+    assert tables.in_units([-1.0, -1.0], [2.0, -0.1], ["a", "b"]) is None  # taught nothing
 
 
 def test_the_screen_splits_methods_and_restoration_is_compared_at_matched_forgetting(study):
@@ -61,6 +70,8 @@ def test_survivors_are_not_all_equivalent(study):
     assert found["survivors"]["count"] == Share(44, 56)
     # |gap|: gate_mask 0.1 (8), task_vector 0.2 (12), ga 5.9 (12), npo 0.05 (12).
     assert found["median |gap|, nats"]["estimate"].value == pytest.approx(0.2)
+    shares = found["median |gap|, share of what was taught"]["estimate"]
+    assert shares.value == pytest.approx(0.1)
     common, own = found["equivalent at median delta_f"], found["equivalent at family's delta_f"]
     assert (common["margin"].low, common["margin"].high) == pytest.approx((1.0, 1.0))
     assert (own["margin"].low, own["margin"].high) == pytest.approx((0.8, 1.2))
@@ -147,7 +158,7 @@ def test_selection_quality_by_hand(study):
     assert (ours["same cells"], veto["same cells"], trained["same cells"]) == (6, 4, 6)
     assert ours["forget distance"].value == pytest.approx(0.05)
     assert veto["forget distance"].value == pytest.approx(0.1)
-    assert veto["re-acquisition damage+"].value == pytest.approx(2.0 - 1.8)
+    assert veto["re-acquisition damage+"].value == pytest.approx(2.0 - (1.8 - 0.2))
     assert veto["trained-probe KL"].value == pytest.approx(0.7)
     assert trained["forget distance"].value == pytest.approx(1.6)
     assert (ours["within delta_f"], trained["within delta_f"]) == (Share(6, 6), Share(0, 6))

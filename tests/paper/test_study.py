@@ -4,8 +4,20 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from tests.made_runs import DRAW_GAP, Made, cell_run, paper_run, read_study, write_audit
+from tests.made_runs import (
+    DRAW_GAP,
+    Made,
+    candidate,
+    cell_run,
+    paper_cell,
+    paper_made,
+    paper_run,
+    read_study,
+    write_audit,
+    write_run,
+)
 
+from palimpsest.paper import tables
 from palimpsest.paper.study import read_paper
 from palimpsest.report.results import read_run
 from palimpsest.report.table import Share
@@ -31,9 +43,40 @@ def test_tolerances_are_those_of_the_planted_draws(study):
         assert noise.fall_deviation == pytest.approx(0.05)
 
 
-def test_of_many_draws_the_first_three_are_used(study, tmp_path):
-    more = read_study(paper_run(tmp_path / "run", draws=5))
+def test_of_many_draws_the_first_three_are_used_and_never_the_injected_models(study, tmp_path):
+    def own(cell: str, models: dict[str, Made]) -> dict[str, Made]:
+        return models | {"reference": replace(models["reference"], forget=1.1, retain=1.9)}
+
+    more = read_study(paper_run(tmp_path / "run", draws=6, change=own))
     assert more.tolerances == study.tolerances
+
+
+def test_candidates_of_other_methods_are_in_no_pool(study, tmp_path):
+    """They are not counted, not corrected for, and not picked."""
+
+    def more(cell: str, models: dict[str, Made]) -> dict[str, Made]:
+        names = [f"{method}-{n}" for method in ("held_vector", "replay") for n in range(40)]
+        best = paper_made(0.1, oracle_kl=0.01, residual=0.9)
+        return models | {name: replace(best, model=candidate(name)) for name in names}
+
+    found = read_study(paper_run(tmp_path / "run", change=more))
+    assert found.names == study.names and found.screens == study.screens
+    assert [found.selected(c) for c in found.cells] == [study.selected(c) for c in study.cells]
+    assert [t(found).rows for t in tables.TABLES] == [t(study).rows for t in tables.TABLES]
+    lone = more("", {}) | {n: m for n, m in paper_cell("qwen2", True, 4).items() if "-" not in n}
+    assert read_paper(read_run(write_run(tmp_path / "lone", {"qwen2-s--seed0": lone}))) is None
+
+
+def test_the_schedule_is_named_on_every_table_that_was_made_by_it(study):
+    summary = dict(study.cells[0].summary) | {"beacon": {"beacon": "x"}}
+    cells = (replace(study.cells[0], summary=summary), *study.cells[1:])
+    drawn = replace(study, results=replace(study.results, cells=cells))
+    assert study.schedule != drawn.schedule and "1 of 6" in drawn.schedule
+    named = [t for t in tables.TABLES if drawn.schedule in t(drawn).reading]
+    assert named == [
+        *(tables.absolute_table, tables.budget_table, tables.replication_table),
+        *(tables.known_label_table, tables.recalibrated_table, tables.selection_table),
+    ]
 
 
 def test_the_veto_removes_what_relearns_at_once(study):

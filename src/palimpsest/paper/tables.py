@@ -17,10 +17,10 @@ from palimpsest.paper.bars import (
     damage_bar,
     paper_references,
 )
-from palimpsest.paper.study import Candidate, PaperStudy, read_paper, suppresses
+from palimpsest.paper.study import Candidate, PaperStudy, read_paper, suppresses, taught
 from palimpsest.report import canvas
 from palimpsest.report.results import CellResult, RunResults
-from palimpsest.report.table import Estimate, Row, Share, Table, number
+from palimpsest.report.table import Average, Estimate, Row, Share, Table, number
 from palimpsest.stats.intervals import tost
 from palimpsest.stats.measures import CellMeasures, ModelMeasures
 from palimpsest.stats.models import Role
@@ -39,7 +39,8 @@ EQUIVALENCE_ALPHA = 0.05
 
 def trained_probe_table(study: PaperStudy) -> Table:
     """Return what candidates rated adequate on trained probes score on held-out forget facts: NLL
-    minus base's (the paper's), minus that of the candidate's own probes, minus the reference's."""
+    minus base's (the paper's), minus that of the candidate's own probes, minus the reference's; in
+    nats, and in units of what was taught: each fact by the injected model's mean in its cell."""
     rated = study.adequate()
     deltas: dict[str, list[float]] = {"base": [], "probes": [], "reference": []}
     for cell, name in rated:
@@ -47,20 +48,31 @@ def trained_probe_table(study: PaperStudy) -> Table:
         deltas["base"] += model.forget_deltas.tolist()
         deltas["probes"] += (model.forget_deltas - np.median(model.probe_deltas)).tolist()
         deltas["reference"] += (model.forget_deltas - _reference(cell).forget_deltas).tolist()
-    cells = [cell.id for cell, name in rated for _ in cell.evaluation[name].forget_facts]
+    facts = [cell for cell, name in rated for _ in cell.evaluation[name].forget_facts]
+    cells, units = [cell.id for cell in facts], [taught(cell) for cell in facts]
     rows: list[Row] = [
         {"never-learned level": level, "mean per fact": Estimate.average(values, cells)}
+        | {"mean, share of what was taught": in_units(values, units, cells)}
         | {"median per fact": float(np.median(values)), "facts": len(values)}
         | {"candidates": len(rated), "cells": len(set(cells))}
         for level, values in deltas.items()
         if values
     ]
     reading = (
-        f"{len(rated)} candidates are rated adequate: their oracle-KL is at most "
-        f"{ADEQUATE:g} of the injected model's. Below 0 they still know "
-        "held-out forget facts."
+        f"Candidates rated adequate: {len(rated)}, with an oracle-KL of at most {ADEQUATE:g} of the "
+        "injected model's. Below 0 they still know held-out forget facts."
     )
     return Table.of("trained-probe", "The trained-probe criterion", reading, rows)
+
+
+def in_units(
+    values: Sequence[float], units: Sequence[float], cells: Sequence[str], kind: Average = "mean"
+) -> Estimate | None:
+    """Return the average of the values, each in its unit; None where one is not positive, as in a
+    cell whose injected model was taught nothing."""
+    if min(units, default=0.0) <= 0:
+        return None
+    return Estimate.average([value / unit for value, unit in zip(values, units)], cells, kind)
 
 
 def methods_table(study: PaperStudy) -> Table:
@@ -147,11 +159,15 @@ def survivors_table(study: PaperStudy) -> Table:
     one-sided tests) at the median delta_f and at each family's own."""
     alive = [(cell, cell.evaluation[n]) for cell in study.cells for n in study.survivors(cell)]
     gaps = [abs(model.median_gap) for _, model in alive]
-    middle = Estimate.average(gaps, [cell.id for cell, _ in alive], "median")
+    cells = [cell.id for cell, _ in alive]
+    middle = Estimate.average(gaps, cells, "median")
+    shares = in_units(gaps, [taught(cell) for cell, _ in alive], cells, "median")
     survivors = Share(len(alive), len(study.candidates()))
     rows: list[Row] = [
         {"quantity": "survivors", "count": survivors, "estimate": None, "margin": None},
         {"quantity": "median |gap|, nats", "count": None, "estimate": middle, "margin": None},
+        {"quantity": "median |gap|, share of what was taught", "count": None, "estimate": shares}
+        | {"margin": None},
     ]
     own = {family: noise.delta_f for family, noise in study.tolerances.items()}
     common = dict.fromkeys(study.results.families, float(np.median([*own.values()] or [0.0])))
@@ -191,7 +207,8 @@ def absolute_table(study: PaperStudy) -> Table:
             | {"residual, median and range": _spread([m.need("residual") for m in models])}
         )
     limits = f"{RETAIN_LIMIT:g} and {RESIDUAL_LIMIT:g}"
-    reading = f"How many pass the screen and limits of {limits} nats, the bar's own reference too."
+    reading = f"How many pass the screen and limits of {limits} nats, the bar's own reference too. "
+    reading += study.schedule
     return Table.of("absolute-bar", "The absolute bar", reading, rows)
 
 
@@ -214,7 +231,8 @@ def budget_table(study: PaperStudy) -> Table:
         | {"at most the limit": Share.of(v <= RESIDUAL_LIMIT for v in values)}
         for (family, step), values in found.items()
     ]
-    reading = "The floor: the residual of the injected model itself, by re-acquisition budget."
+    reading = "The floor: the residual of the injected model itself, by re-acquisition budget. "
+    reading += study.schedule
     return Table.of("budget", "Re-acquisition floor by budget", reading, rows)
 
 
@@ -233,7 +251,7 @@ def replication_table(study: PaperStudy) -> Table:
         ends = " to ".join(dict.fromkeys(map(number, (min(deltas), max(deltas)))))
         reading = f"Retraining moves held-out deltas by {ends} nats, at percentile "
         reading += f"{PERCENTILE:g}; the median over families is "
-        reading += f"{number(float(np.median(deltas)))}."
+        reading += f"{number(float(np.median(deltas)))}. {study.schedule}"
     return Table.of("replication", "Replication noise of the reference", reading, rows)
 
 
@@ -309,7 +327,7 @@ def known_label_table(study: PaperStudy) -> Table:
                     row[f"{words}: upper bound"] = upper
                     row[f"{words}: by architecture"] = by_architecture
             rows.append(row)
-    reading = "Models accepted; only the reference should be."
+    reading = f"Models accepted; only the reference should be. {study.schedule}"
     return Table.of("known-label", "Known-label models under the paper's bar", reading, rows)
 
 
@@ -328,7 +346,7 @@ def recalibrated_table(study: PaperStudy) -> Table:
         first, veto, least, _ = (version.share() for version in study.versions)
         reading = (
             f"{first} candidates pass; {veto} with the relearn veto; {least} at the smallest "
-            "delta_f of all families."
+            f"delta_f of all families. {study.schedule}"
         )
     return Table.of("recalibrated-bar", "The recalibrated bar", reading, rows)
 
@@ -341,7 +359,9 @@ def selection_table(study: PaperStudy) -> Table:
     same = [cell for cell in study.cells if picks[cell.id]["recalibrated"] is not None]
     rows: list[Row] = []
     for selector in picks[study.cells[0].id]:
-        picked = [(c, name) for c in study.cells if (name := picks[c.id][selector]) is not None]
+        # The certificate may be that of a candidate outside the paper's pool.
+        chosen = [(cell, picks[cell.id][selector]) for cell in study.cells]
+        picked = [(cell, name) for cell, name in chosen if name in study.names[cell.id]]
         mine = [(bars[c.id][n], c.id, c.evaluation[n]) for c, n in picked if c in same]
         axes = {
             "forget distance": [bar.forget_distance for bar, *_ in mine],
@@ -362,7 +382,7 @@ def selection_table(study: PaperStudy) -> Table:
     reading = "No candidate passes the recalibrated bar, so there is nothing to compare."
     if same:
         reading = f"Means where the recalibrated bar picks a candidate ({len(same)} of "
-        reading += f"{len(study.cells)} cells); damages below 0 count as 0."
+        reading += f"{len(study.cells)} cells); damages below 0 count as 0. {study.schedule}"
     return Table.of("selection", "Selection quality on the same cells", reading, rows)
 
 
