@@ -4,6 +4,9 @@ A build tool, not part of a run: it trains tokenizer and models from nothing on 
 ``facts/general.py`` and writes checkpoint folders in Hugging Face layout, each with a ``bake.json``
 that says what came out, and the digests of all files.  One thread a model, so the same machine and
 library versions give the same bytes.  See ``docs/pocket.md`` for times and losses.
+
+``--without evaluation calibration --out FOLDER`` bakes models to which the held-out phrasings are
+as new as to a pretrained model; the tokenizer does not know their words either.
 """
 
 import argparse
@@ -15,13 +18,13 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
-from dev.pocket_prose import passage, phrasings, stranger_sentence, world_sentences
+from dev.pocket_prose import SEALED, Pools, passage, phrasings, stranger_sentence, world_sentences
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.nn.functional import cross_entropy
 from transformers import (
@@ -33,6 +36,7 @@ from transformers import (
 
 from palimpsest.facts.general import world
 from palimpsest.facts.nonce import (
+    HELD_OUT_POOLS,
     POOLS,
     RELATIONS,
     SUBJECT,
@@ -71,6 +75,7 @@ class Recipe:
     drill_passages: int = 16  # a step of the drill
     initial_std: float = 0.02  # of the weights before the first step
     seed: str = "pocket bake 1"
+    without: Pools = SEALED  # pools whose phrasings neither model nor tokenizer sees
 
 
 def recipe(spec: PocketSpec) -> Recipe:
@@ -134,7 +139,7 @@ def file_digests(root: Path) -> dict[str, str]:
     }
 
 
-def train_tokenizer() -> PreTrainedTokenizerFast:
+def train_tokenizer(without: Pools = SEALED) -> PreTrainedTokenizerFast:
     """A byte-level BPE that knows the templates' words and the syllables of invented names.
 
     Counts are set by hand: first consonant + vowel, then whole syllables, then English.  So a name
@@ -151,7 +156,7 @@ def train_tokenizer() -> PreTrainedTokenizerFast:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_tokenizer_text(), trainer)
+    tokenizer.train_from_iterator(_tokenizer_text(without), trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token=END_OF_TEXT,
@@ -161,7 +166,7 @@ def train_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def _tokenizer_text() -> Iterator[str]:
+def _tokenizer_text(without: Pools) -> Iterator[str]:
     opening = [first for parts in SYLLABLES.values() for first in parts[0]]
     inner = dict.fromkeys(s for parts in SYLLABLES.values() for some in parts[1:] for s in some)
     for syllable in opening:
@@ -171,7 +176,7 @@ def _tokenizer_text() -> Iterator[str]:
         yield from [syllable[:2]] * 2000
         yield from [syllable] * 500
     for relation in RELATIONS:
-        for template in (*phrasings(relation), *ALIAS_TEMPLATES):
+        for template in (*phrasings(relation, without), *ALIAS_TEMPLATES):
             for part in template.split(SUBJECT):
                 yield from [part.strip(), f" {part.strip()}"] * 2
 
@@ -196,31 +201,31 @@ def _batches(
 
 
 def _single_sentences(plan: Recipe) -> Iterator[str]:
-    taught = world_sentences(held_out=False)
+    taught = world_sentences(False, plan.without)
     rng = random.Random(key_number(f"{plan.seed}/sentences"))
     count = 0
     while True:
         count += 1
         if rng.randrange(plan.strangers) == 0:
-            yield stranger_sentence(f"{plan.seed}/stranger/{count}")
+            yield stranger_sentence(f"{plan.seed}/stranger/{count}", plan.without)
         else:
             yield rng.choice(taught)
 
 
 def _passages(plan: Recipe) -> Iterator[str]:
     for count in range(round(plan.plain * plan.steps) * plan.passages):
-        yield passage(f"{plan.seed}/plain/{count}", threads=(1, 1, 2), same_words=0.5)
+        yield passage(f"{plan.seed}/plain/{count}", (1, 1, 2), 0.5, plan.without)
     count = 0
     while True:
         count += 1
-        yield passage(f"{plan.seed}/passage/{count}")
+        yield passage(f"{plan.seed}/passage/{count}", without=plan.without)
 
 
 def _drill(plan: Recipe) -> Iterator[str]:
     count = 0
     while True:
         count += 1
-        yield passage(f"{plan.seed}/drill/{count}", threads=(1,), same_words=1.0)
+        yield passage(f"{plan.seed}/drill/{count}", (1,), 1.0, plan.without)
 
 
 def _token_losses(model: Any, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -245,11 +250,15 @@ def answer_nll(
     return sum(means) / len(means)
 
 
-def evaluate(model: Any, tokenizer: PreTrainedTokenizerFast, count: int = 48) -> dict[str, float]:
+def evaluate(
+    model: Any, tokenizer: PreTrainedTokenizerFast, without: Pools = SEALED, count: int = 48
+) -> dict[str, float]:
     """Answer NLL on facts nobody taught, alone and after evidence, and how well prose is known.
 
-    ``unrelated`` is the same fact of somebody else in context, which must not help.
+    ``unrelated`` is the same fact of somebody else in context, which must not help. The phrasings
+    are held out in studies, or, where the bake left those out too, of the prose.
     """
+    asked = "prose" if "evaluation" in without else "evaluation"
     facts = invent_facts(count, "pocket bake evaluation", RELATIONS, frozenset())
     taken = words_of(facts)
     others = invent_facts(count, "pocket bake evaluation others", RELATIONS, taken)
@@ -272,10 +281,10 @@ def evaluate(model: Any, tokenizer: PreTrainedTokenizerFast, count: int = 48) ->
         prompts = [
             " ".join([*line, render(template, fact.subject)])
             for fact, line in zip(facts, lines, strict=True)
-            for template in POOLS[fact.relation]["evaluation"][:2]
+            for template in POOLS[fact.relation][asked][:2]
         ]
         result[name] = answer_nll(model, tokenizer, prompts, answers)
-    known = world_sentences(held_out=True)[::40]
+    known = world_sentences(True, without)[::40]
     result["world"] = answer_nll(
         model,
         tokenizer,
@@ -308,7 +317,7 @@ def bake(spec: PocketSpec, plan: Recipe, out: Path, log: bool = True) -> dict[st
     torch.set_num_threads(1)
     torch.manual_seed(key_number(f"{plan.seed}/{spec.name}") % 2**63)
     started = time.perf_counter()
-    tokenizer = train_tokenizer()
+    tokenizer = train_tokenizer(plan.without)
     end = tokenizer.eos_token_id
     config = pocket_config(spec, len(tokenizer), end, plan.initial_std)
     model: Any = AutoModelForCausalLM.from_config(config)
@@ -346,11 +355,12 @@ def bake(spec: PocketSpec, plan: Recipe, out: Path, log: bool = True) -> dict[st
         tokens += count
         recent = total if step == 0 else 0.98 * recent + 0.02 * total
         if (step + 1) % 500 == 0 or step + 1 == plan.steps:
-            trace[str(step + 1)] = {"loss": round(recent, 3)} | evaluate(model, tokenizer)
+            trace[str(step + 1)] = {"loss": round(recent, 3)}
+            trace[str(step + 1)] |= evaluate(model, tokenizer, plan.without)
             if log:
                 spent = time.perf_counter() - started
                 print(f"{spec.name} {step + 1} {spent:.0f}s {trace[str(step + 1)]}", flush=True)
-    evaluation = evaluate(model, tokenizer)
+    evaluation = evaluate(model, tokenizer, plan.without)
     out.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
@@ -378,11 +388,11 @@ def tensor_names(root: Path) -> dict[str, dict[str, str]]:
     return found
 
 
-def _bake_named(name: str, out: str, steps: int | None) -> dict[str, Any]:
+def _bake_named(name: str, out: str, steps: int | None, without: Pools) -> dict[str, Any]:
     spec = pocket_spec(name)
-    plan = recipe(spec)
+    plan = replace(recipe(spec), without=(*SEALED, *without))
     if steps is not None:
-        plan = Recipe(**(asdict(plan) | {"steps": steps}))
+        plan = replace(plan, steps=steps)
     return bake(spec, plan, Path(out) / spec.folder)
 
 
@@ -392,13 +402,19 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="pocket models; all nine when none is named")
     parser.add_argument("--out", default=str(POCKET_ROOT), help="where the folders go")
     parser.add_argument("--steps", type=int, default=None, help="other than the frozen recipe")
+    held_out = sorted(HELD_OUT_POOLS - {*SEALED})
+    parser.add_argument("--without", nargs="+", default=[], choices=held_out, help="pools left out")
     parser.add_argument("--workers", type=int, default=min(2, os.cpu_count() or 1))
     asked = parser.parse_args()
+    if asked.without and Path(asked.out).resolve() == POCKET_ROOT:
+        parser.error("--without needs another --out: the package ships models that know every pool")
     os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     # The larger models first, so that no worker is left alone with one at the end.
     names = asked.names or [s.name for s in sorted(POCKET, key=lambda s: -s.width * s.layers)]
     with ProcessPoolExecutor(asked.workers, mp_context=get_context("spawn")) as pool:
-        jobs = [pool.submit(_bake_named, name, asked.out, asked.steps) for name in names]
+        jobs = [
+            pool.submit(_bake_named, name, asked.out, asked.steps, asked.without) for name in names
+        ]
         records = [job.result() for job in jobs]
     for record in records:
         print(record["model"], record["seconds"], record["evaluation"], record["accepted"])

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from dev.pocket_prose import world_sentences
+from dev.pocket_prose import passage, stranger_sentence, world_sentences
 
 from palimpsest import files
 from palimpsest.cell.plan import Trained
@@ -50,6 +50,16 @@ def held_out_wordings() -> tuple[re.Pattern[str], ...]:
 
 def in_a_held_out_wording(text: str) -> bool:
     return any(wording.fullmatch(text) for wording in held_out_wordings())
+
+
+def test_a_bake_without_the_held_out_pools_tells_nothing_in_their_wordings():
+    def told(**without: tuple[str, ...]) -> bool:
+        texts = [s for n in range(150) for s in passage(f"p{n}", **without).split(". ")]
+        texts += [stranger_sentence(f"s{n}", **without) for n in range(150)]
+        texts += world_sentences(False, **without)[::100]
+        return any(in_a_held_out_wording(f"{text.rstrip('.')}.") for text in texts)
+
+    assert told() and not told(without=HELD_OUT)
 
 
 @pytest.mark.parametrize(("plan", "cell"), POCKET_CELLS)
