@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from palimpsest.paper.study import read_paper
 from palimpsest.report.results import RunResults
 from palimpsest.run.files import file_digest
-from palimpsest_trials import archive, edition, real_models
+from palimpsest_trials import archive, edition, headlines, real_models
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +19,8 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> RunResults:
 
 def test_the_tables_of_the_page_are_those_of_the_stored_counts() -> None:
     page = edition.PAGE.read_text(encoding="utf-8")
-    for name, table in (edition.tables() | real_models.tables()).items():
+    every = edition.tables() | real_models.tables() | headlines.page_tables()
+    for name, table in every.items():
         assert edition.put(page, name, table) == page
 
 
@@ -36,6 +38,14 @@ def test_the_counts_are_those_of_the_stored_run(stored: RunResults) -> None:
     for name, rows in (("methods.csv", edition.setting_rows), ("power.csv", edition.power_rows)):
         found = [[str(value) for value in row] for row in rows(stored)]
         assert found == [list(row.values()) for row in edition.read(name)]
+
+
+def test_the_papers_figures_are_those_of_the_stored_run(stored: RunResults) -> None:
+    study = read_paper(stored)
+    assert study is not None
+    found = headlines.ours(study)
+    column = {row["key"]: row["pocket, third edition"] for row in edition.read("figures.csv")}
+    assert column == {key: found.get(key) or "" for key in column}
 
 
 def test_the_counts_of_the_restoration_trial_are_those_of_its_run(tmp_path: Path) -> None:

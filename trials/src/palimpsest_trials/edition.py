@@ -198,7 +198,6 @@ def tables() -> dict[str, str]:
         "rules": rules_table(),
         "methods": methods_table(read("methods.csv")),
         "restoration": restoration_table(),
-        "figures": figures_table(),
     }
 
 
@@ -290,15 +289,6 @@ def restoration_table() -> str:
     ]
     table = methods_table(read("restoration.csv"))
     return f"{table}\nControls, rejected by the comparison: {', '.join(controls)}.\n"
-
-
-def figures_table() -> str:
-    """Return the paper's headline figures beside those of the editions."""
-    with open(ROOT / "results" / "paper" / "figures.csv", newline="", encoding="utf-8") as file:
-        paper = list(csv.DictReader(file))
-    ours = {row["key"]: row["third edition"] for row in read("figures.csv", FOLDER)}
-    rows = [(row["figure"], row["paper"], ours.get(row["key"]) or "–") for row in paper]
-    return lines(("figure", "paper", "third edition"), rows, left=3)
 
 
 if __name__ == "__main__":
