@@ -59,8 +59,8 @@ def trained_probe_table(study: PaperStudy) -> Table:
         if values
     ]
     reading = (
-        f"Candidates rated adequate: {len(rated)}, with an oracle-KL of at most {ADEQUATE:g} of the "
-        "injected model's. Below 0 they still know held-out forget facts."
+        f"Candidates rated adequate: {len(rated)}, with an oracle-KL of at most {ADEQUATE:g} of "
+        "the injected model's. Below 0 they still know held-out forget facts."
     )
     forms = {"mean, share of what was taught": ".0%"}
     return Table.of("trained-probe", "The trained-probe criterion", reading, rows, forms)
