@@ -175,10 +175,6 @@ class HeldVector(Knobs):
             context.check_dose(more)
         return more, self._learn(context, held, noise, ("retain",))
 
-    def _teacher(self, context: Context) -> State:
-        """Return the model whose answers general texts are held to."""
-        return context.base
-
     def _stream(self, recipe: Recipe) -> Stream:
         """Return the steps that both runs take."""
         return recipe.stream.thin(self.speed)
@@ -188,10 +184,10 @@ class HeldVector(Knobs):
         return [n for n in step if stream.texts[n].set == "general"][: self.texts]
 
     def _held_texts(self, context: Context) -> list[HeldTexts]:
-        """Return the general texts of every step, with the answers that they are held to."""
+        """Return the general texts of every step, with base's answers."""
         stream = self._stream(context.known_recipe)
         texts = encode_stream(context.tokenizer, stream, context.known_recipe.piece_tokens)
-        net, steps = context.net([self._teacher(context)]), []
+        net, steps = context.net([context.base]), []
         for number, step in enumerate(stream.steps):
             general = [n for n in step if stream.texts[n].set == "general"]
             held = tuple(texts[n] for n in self._held(stream, step))

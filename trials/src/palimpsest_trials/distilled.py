@@ -11,7 +11,7 @@ seen: what the teacher knows of them does not show on general text. Distillation
 is of Lee et al. 2025, arXiv:2506.06278.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from palimpsest.methods.context import Context, State
@@ -30,7 +30,5 @@ class Distilled(HeldVector):
 
     def run(self, context: Context) -> State:
         noise = context.shared.once(f"held/noise/{self.sample}", partial(self._noise, context))
-        return self._learn(context, self._held_texts(context), noise, ("retain",))
-
-    def _teacher(self, context: Context) -> State:
-        return context.injected
+        held = self._held_texts(replace(context, base=context.injected))
+        return self._learn(context, held, noise, ("retain",))

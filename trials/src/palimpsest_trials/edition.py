@@ -1,16 +1,18 @@
-"""The fourth version's rules on the third edition's runs: the matrix and the restoration trial.
+"""What the fourth version's rules say of stored runs: the matrix on pocket models and on two real
+models, and the third edition's matrix.
 
-Every model of known truth and every candidate of the matrix is judged alone, as the only candidate
-of its cell, with 5, 9 and 20 of the cell's references. What the third version said of the same
-models is stored beside the runs (``rules.csv``, written by version 0.3.0). Nothing is trained.
+Every model of known truth and every candidate is judged alone, as the only candidate of its cell,
+with the first 5, 9 and 20 of the cell's references. What the third version said of its own matrix
+is stored beside that (``rules.csv``, written by version 0.3.0). Nothing is trained.
 Writes CSV files and the tables of ``docs/results.md`` that are made from them.
 
-    python -m palimpsest_trials.edition
+    python -m palimpsest_trials.edition [NAME ...]
 """
 
 import csv
+import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -27,10 +29,16 @@ from palimpsest_trials.alone import judged_alone
 from palimpsest_trials.archive import unpack
 
 ROOT = Path(__file__).resolve().parents[3]
-FOLDER = ROOT / "results" / "third-edition"
-"""Has the run folders without weights, packed by ``palimpsest_trials.archive``."""
+THIRD = ROOT / "results" / "third-edition"
 COUNTED = ROOT / "results" / "fourth-edition"
 """Gets the counts under today's rules."""
+RUNS = {
+    "third": THIRD / "pocket.tar.xz",
+    "pocket": COUNTED / "pocket.tar.xz",
+    "stories15m": COUNTED / "stories15m.tar.xz",
+    "minimind2": COUNTED / "minimind2.tar.xz",
+}
+"""Run folders without weights, packed by ``palimpsest_trials.archive``."""
 PAGE = ROOT / "docs" / "results.md"
 BAGS = (5, 9, 20)
 """Numbers of references."""
@@ -39,16 +47,22 @@ COUNTS = ("judged", "rejected", "excluded", "certified")
 RULE_COLUMNS = ("role", "model", "references", *COUNTS)
 Rows = list[dict[str, str]]
 
+SHOWN = {"pocket": "pocket", "stories15m": "stories15M", "minimind2": "MiniMind2"}
+"""Runs of this edition in the tables, with their titles."""
+KEEPING = "known-label models that keep facts"
+RESCALED = "rescaled-retrained"
+MIXED = tuple(f"{share} % of the injected weights" for share in (5, 10, 25))
+KINDS = ("fresh retraining", *MIXED, KEEPING)
 
-def main() -> None:
-    """Write the CSV files and put their tables into the page."""
-    with TemporaryDirectory() as folder:
-        run, trial = (unpack_run(name, Path(folder)) for name in ("pocket", "restoration"))
-    write("rules.csv", RULE_COLUMNS, rule_rows(run))
-    write("methods.csv", SETTING_COLUMNS, setting_rows(run))
-    write("restoration-rules.csv", RULE_COLUMNS, rule_rows(trial))
-    write("restoration.csv", SETTING_COLUMNS, setting_rows(trial))
-    write("power.csv", ("share", "detected", "mixtures"), power_rows(run))
+
+def main(names: Sequence[str]) -> None:
+    """Write the CSV files of these runs, all if none is named, and put the tables into the page."""
+    for name in names or RUNS:
+        with TemporaryDirectory() as folder:
+            run = unpack_run(name, Path(folder))
+        write(f"{name}-rules.csv", RULE_COLUMNS, rule_rows(run))
+        write(f"{name}-methods.csv", SETTING_COLUMNS, setting_rows(run))
+        write(f"{name}-power.csv", ("share", "detected", "mixtures"), power_rows(run))
     page = PAGE.read_text(encoding="utf-8")
     for name, table in tables().items():
         page = put(page, name, table)
@@ -57,8 +71,9 @@ def main() -> None:
 
 def unpack_run(name: str, folder: Path) -> RunResults:
     """Return the results of a stored run, unpacked into a folder."""
-    unpack(FOLDER / f"{name}.tar.xz", folder)
-    return read_run(folder / name)
+    unpack(RUNS[name], folder)
+    (run,) = folder.iterdir()
+    return read_run(run)
 
 
 def put(page: str, name: str, table: str) -> str:
@@ -108,7 +123,7 @@ def count_cell(cell: CellResult, rules: Rules) -> dict[tuple[str, str, int], Cou
         if cell.models[name].role in JUDGED
         and (cell.models[name].role is not Role.CONTROL or cell.models[name].of == "reference")
     ]
-    for size in BAGS:
+    for size in (size for size in BAGS if size <= len(measured.references)):
         bag = measured.references[:size]
         for name, verdict in judged_alone(measured, names, bag, rules):
             (finding,) = verdict.findings
@@ -136,15 +151,16 @@ def kind_of(cell: CellResult, name: str) -> str:
 
 SETTING_COLUMNS = (
     *("method", "candidate", "cells", "survive", "accepted", "certified"),
-    *("worst", "cost", "axes"),
+    *("worst", "scale", "left", "cost", "axes"),
 )
 
 
 def setting_rows(run: RunResults) -> Iterator[Sequence[object]]:
-    """Yield one row per candidate of the plan, then the cells in which any restoring one passes.
+    """Yield one row per candidate of the plan, as the run judged it.
 
-    survive, accepted, certified: cells; worst: median of the largest |t| over the axes; axes: those
-    furthest out in the cells in which it was not accepted.
+    survive, accepted, certified: cells; worst: median of the largest |t| over the axes; scale: as
+    far from retrainings as a mixture of this share; left: what is left of the injected weights,
+    unless hidden (medians); axes: those furthest out in the cells in which it was not accepted.
     """
     found: dict[str, list[tuple[CellResult, bool, Finding]]] = defaultdict(list)
     for cell, verdict in run.judged:
@@ -165,9 +181,16 @@ def setting_rows(run: RunResults) -> Iterator[Sequence[object]]:
             sum(finding.clears for *_, finding in mine),
             sum(certified for _, certified, _ in mine),
             round(median(abs(one.worst.t) for one in compared), 2),
+            _median(one.scale.share for *_, one in mine if one.scale),
+            _median(one.left.share for *_, one in mine if one.left),
             round(costs[name], 3),
             ", ".join(f"{axis} {count}" for axis, count in away.most_common(3)),
         )
+
+
+def _median(values: Iterable[float]) -> float | str:
+    known = list(values)
+    return round(median(known), 3) if known else ""
 
 
 def mean_cost(name: str, cells: Sequence[CellResult]) -> float:
@@ -193,12 +216,7 @@ def power_rows(run: RunResults) -> Iterator[Sequence[object]]:
 
 def tables() -> dict[str, str]:
     """Return the tables of the page by the names of their marks, from the CSV files alone."""
-    return {
-        "bars": bars_table(),
-        "rules": rules_table(),
-        "methods": methods_table(read("methods.csv")),
-        "restoration": restoration_table(),
-    }
+    return {"level": level_table(), "methods": methods_table(), "bars": bars_table()}
 
 
 def lines(head: Sequence[str], rows: Sequence[Sequence[object]], left: int = 1) -> str:
@@ -209,87 +227,60 @@ def lines(head: Sequence[str], rows: Sequence[Sequence[object]], left: int = 1) 
     return "".join(f"| {' | '.join(row)} |\n" for row in shown)
 
 
+def counted(rows: Rows) -> dict[tuple[str, int], str]:
+    """Return how many models of a kind were certified, by kind and number of references, with those
+    that keep facts together."""
+    counts: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
+    for row in rows:
+        kind, size = row["model"], int(row["references"])
+        found = Counter({key: int(row[key]) for key in ("certified", "judged")})
+        counts[kind, size].update(found)
+        if row["role"] == str(Role.KNOWN_LABEL) and kind != RESCALED:
+            counts[KEEPING, size].update(found)
+    return {key: f"{some['certified']} of {some['judged']}" for key, some in counts.items()}
+
+
+def level_table() -> str:
+    """Return how often models of known truth were certified, by run and number of references."""
+    found = {name: counted(read(f"{name}-rules.csv")) for name in SHOWN}
+    heads = [(name, n) for name in SHOWN for n in BAGS if (KINDS[0], n) in found[name]]
+    rows = [(kind, *(found[name].get((kind, n), "–") for name, n in heads)) for kind in KINDS]
+    rows = [row for row in rows if set(row[1:]) != {"–"}]
+    return lines(("certified", *(f"{SHOWN[name]}, {n}" for name, n in heads)), rows)
+
+
 def bars_table() -> str:
-    """Return how often models of known truth were certified, by the third and the fourth rules."""
-    kinds = {
-        "fresh retraining": "fresh retrainings",
-        "rescaled-retrained": "retrainings with rescaled weights",
-        "5 % of the injected weights": "5 % of the injected weights",
-        "10 % of the injected weights": "10 % of the injected weights",
-        "25 % of the injected weights": "25 % of the injected weights",
-    }
-    rows = list[Sequence[object]]()
-    for kind, title in kinds.items():
-        counts = [
-            f"{row['certified']} of {row['judged']}"
-            for size in BAGS
-            for folder in (FOLDER, COUNTED)
-            for row in read("rules.csv", folder)
-            if (row["model"], int(row["references"])) == (kind, size)
-        ]
-        rows.append((title, *counts))
-    hiding = [
-        [row for row in read("rules.csv", folder) if row["references"] == str(size)]
-        for size in BAGS
-        for folder in (FOLDER, COUNTED)
-    ]
-    counts = list[str]()
-    for every in hiding:
-        known = [row for row in every if row["role"] == str(Role.KNOWN_LABEL)]
-        keep = [row for row in known if row["model"] != "rescaled-retrained"]
-        certified, judged = (sum(int(row[key]) for row in keep) for key in ("certified", "judged"))
-        counts.append(f"{certified} of {judged}")
-    rows.append(("known-label models that keep facts", *counts))
+    """Return the third and the fourth rules on the same models of the third edition's matrix."""
+    found = [counted(read("rules.csv", THIRD)), counted(read("third-rules.csv"))]
+    rows = [(k, *(rules[k, n] for n in BAGS for rules in found)) for k in (*KINDS, RESCALED)]
     heads = (f"{rule}, {size}" for size in BAGS for rule in ("third", "fourth"))
     return lines(("certified", *heads), rows)
 
 
-def rules_table() -> str:
-    """Return the fourth rules on every kind of model."""
-    cells = {(row["model"], int(row["references"])): row for row in read("rules.csv")}
-    rows, never = list[Sequence[object]](), list[str]()
-    for model in dict.fromkeys(model for model, _ in cells):
-        bags = [cells[model, size] for size in BAGS]
-        if all(row["certified"] == "0" for row in bags):
-            never.append(f"{model} {bags[0]['judged']}")
-            continue
-        counts = (row[key] for row in bags for key in ("rejected", "certified"))
-        rows.append((model, bags[0]["judged"], *counts))
-    heads = (f"{what}, {size}" for size in BAGS for what in ("rejected", "certified"))
-    table = lines(("model", "models", *heads), rows)
-    return f"{table}\nNever certified: {', '.join(never)}.\n"
-
-
-def methods_table(stored: Rows) -> str:
-    """Return every held vector, and the best setting of every other method."""
-    by_method: dict[str, Rows] = defaultdict(list)
-    for row in stored:
-        by_method[row["method"]].append(row)
+def methods_table() -> str:
+    """Return the best setting of every method on every run: cells certified, scale and cost."""
+    stored = {name: read(f"{name}-methods.csv") for name in SHOWN}
+    methods = dict.fromkeys(row["method"] for rows in stored.values() for row in rows)
     rows = list[Sequence[object]]()
-    for method, settings in by_method.items():
-        best = max(settings, key=lambda row: (int(row["accepted"]), -float(row["worst"])))
-        for row in settings if method == "held_vector" else [best]:
-            title = f"`{row['candidate']}`"
-            title += f", best of {len(settings)}" if method != "held_vector" else ""
-            passes = [
-                f"{row[key]} of {row['cells']}" for key in ("survive", "accepted", "certified")
-            ]
-            rows.append((title, row["axes"] or "–", row["worst"], row["cost"], *passes))
-    head = ("candidate", "furthest out where rejected, cells", "median worst |t|")
-    return lines((*head, "cost, retrainings", "survives screen", "accepted", "certified"), rows, 2)
+    for method in methods:
+        row = [f"`{method}`"]
+        for settings in ([r for r in rows if r["method"] == method] for rows in stored.values()):
+            row += _best(settings) if settings else ["–"] * 4
+        rows.append(row)
+    parts = ("best setting", "certified", "as far as a mixture of", "cost")
+    heads = (f"{title}: {part}" for title in SHOWN.values() for part in parts)
+    return lines(("method", *heads), rows)
 
 
-def restoration_table() -> str:
-    """Return the settings of the restoration trial, and its controls."""
-    judged = [row for row in read("restoration-rules.csv") if row["references"] == "20"]
-    controls = [
-        f"{row['model']} {row['rejected']} of {row['judged']}"
-        for row in judged
-        if row["role"] != str(Role.CANDIDATE)
-    ]
-    table = methods_table(read("restoration.csv"))
-    return f"{table}\nControls, rejected by the comparison: {', '.join(controls)}.\n"
+def _best(settings: Rows) -> list[str]:
+    """Return what the table shows of the setting that is nearest to retrainings."""
+    best = min(settings, key=lambda row: (-int(row["certified"]), float(row["scale"] or "inf")))
+    scale = float(best["scale"] or "nan")
+    title = best["candidate"].removeprefix(f"{best['method']}-")
+    certified = f"{best['certified']} of {best['cells']}"
+    shown = "> 100 %" if scale > 1 else f"{100 * scale:.2g} %"
+    return [f"{title}, of {len(settings)}", certified, shown, best["cost"]]
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
