@@ -142,22 +142,15 @@ class HeldVector(Knobs):
         return f"c{self.coefficient:g}-k{self.texts}-speed{self.speed}-b{self.blend:g}"
 
     def run(self, context: Context) -> State:
-        return self.restored(context.injected, *self.pair(context))
-
-    def pair(self, context: Context) -> tuple[State, State]:
-        """Return the models that were taught the facts with and without the forget set."""
         # Asked for once: the cost of what is shared counts each time that it is asked for.
         noise = context.shared.once(f"held/noise/{self.sample}", partial(self._noise, context))
         key = f"held/{self.texts}/{self.speed}/{self.sample}"
-        return context.shared.once(key, partial(self._pair, context, noise))
-
-    def restored(self, injected: State, more: State, less: State) -> State:
-        """Return the injected model without the vector."""
+        more, less = context.shared.once(key, partial(self._pair, context, noise))
         return {
             name: self._restored(value, more[name].float(), less[name].float())
             if value.is_floating_point()
             else value
-            for name, value in injected.items()
+            for name, value in context.injected.items()
         }
 
     def _restored(self, injected: Tensor, more: Tensor, less: Tensor) -> Tensor:
@@ -169,6 +162,7 @@ class HeldVector(Knobs):
         return torch.lerp(negated, less, self.blend).to(injected.dtype)
 
     def _pair(self, context: Context, noise: Mapping[str, Tensor]) -> tuple[State, State]:
+        """Return the models that were taught the facts with and without the forget set."""
         held = self._held_texts(context)
         more = self._learn(context, held, noise, ("forget", "retain"))
         if context.check_dose is not None:

@@ -11,6 +11,7 @@ differences to base cancel what makes some facts harder than others.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -53,20 +54,30 @@ class MatchedVector(HeldVector):
         return f"{self.match}-k{self.texts}-speed{self.speed}-b{self.blend:g}"
 
     def run(self, context: Context) -> State:
-        pair = self.pair(context)
+        noise = context.shared.once(f"held/noise/{self.sample}", partial(self._noise, context))
+        key = f"held/{self.texts}/{self.speed}/{self.sample}"
+        more, less = context.shared.once(key, partial(self._pair, context, noise))
         new = self._new_facts(context)
         base = self._gap(context, context.base, new)
 
-        def gap(coefficient: float) -> float:
+        def without(coefficient: float) -> State:
             vector = replace(self, coefficient=coefficient)
-            return self._gap(context, vector.restored(context.injected, *pair), new) - base
+            return {
+                name: vector._restored(value, more[name].float(), less[name].float())
+                if value.is_floating_point()
+                else value
+                for name, value in context.injected.items()
+            }
+
+        def gap(coefficient: float) -> float:
+            return self._gap(context, without(coefficient), new) - base
 
         low, high = gap(SMALLEST), gap(LARGEST)
         if low * high < 0:
             chosen = brentq(gap, SMALLEST, LARGEST, xtol=CLOSE)
         else:  # the vector takes away too much, or too little, at every coefficient
             chosen = SMALLEST if low > 0 else LARGEST
-        return replace(self, coefficient=chosen).restored(context.injected, *pair)
+        return without(chosen)
 
     def _new_facts(self, context: Context) -> list[list[Encoded]]:
         """Return texts of facts that nothing was taught, in groups as large as the forget set."""
