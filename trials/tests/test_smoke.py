@@ -11,9 +11,12 @@ import yaml
 
 import palimpsest
 import palimpsest_trials
+from palimpsest.config.load import load_config
 from palimpsest.config.plan import Plan
+from palimpsest.config.presets import HELD_POOL, PAPER_POOL
 from palimpsest.facts.questions import draw_testbed
 from palimpsest.known import chosen
+from palimpsest.methods import candidates
 from palimpsest.models.checkpoint import load
 from palimpsest.models.net import Nets
 from palimpsest.scoring.measures import MeasuredCell, build, find_measures
@@ -52,6 +55,13 @@ def test_the_plan_of_the_trial_names_every_adversary_and_the_measures():
     assert own <= set(plan.known_label)
     assert len(chosen(plan.known_label)) == len(plan.known_label)
     assert all(find_measures(name) for name in plan.measures)
+
+
+def test_the_plans_of_the_papers_figures_have_its_pool_and_one_fixed_schedule():
+    for name in ("paper-pocket", "paper-unseen"):
+        plan = load_config(Plan, {"seeds": [0]}, ROOT / "trials" / "plans" / f"{name}.yaml")
+        assert not plan.beacon and len(plan.models) == 9
+        assert candidates(plan.methods) == candidates((*PAPER_POOL, *HELD_POOL))
 
 
 def test_every_criterion_is_listed():
