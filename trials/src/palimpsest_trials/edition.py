@@ -12,7 +12,7 @@ Writes CSV files and the tables of ``docs/results.md`` that are made from them.
 import csv
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -39,7 +39,7 @@ RUNS = {
     "minimind2": COUNTED / "minimind2.tar.xz",
 }
 """Run folders without weights, packed by ``palimpsest_trials.archive``."""
-PAGE = ROOT / "docs" / "results.md"
+PAGES = (ROOT / "docs" / "results.md", ROOT / "results" / "details.md")
 BAGS = (5, 9, 20)
 """Numbers of references."""
 JUDGED = (Role.RETRAINING, Role.CANDIDATE, Role.KNOWN_LABEL, Role.CONTROL)
@@ -63,10 +63,7 @@ def main(names: Sequence[str]) -> None:
         write(f"{name}-rules.csv", RULE_COLUMNS, rule_rows(run))
         write(f"{name}-methods.csv", SETTING_COLUMNS, setting_rows(run))
         write(f"{name}-power.csv", ("share", "detected", "mixtures"), power_rows(run))
-    page = PAGE.read_text(encoding="utf-8")
-    for name, table in tables().items():
-        page = put(page, name, table)
-    PAGE.write_text(page, encoding="utf-8")
+    publish(tables())
 
 
 def unpack_run(name: str, folder: Path) -> RunResults:
@@ -76,12 +73,16 @@ def unpack_run(name: str, folder: Path) -> RunResults:
     return read_run(run)
 
 
-def put(page: str, name: str, table: str) -> str:
-    """Return the page with a table between the marks of its name."""
-    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
-    before, found, rest = page.partition(begin)
-    assert found and end in rest, f"docs/results.md has no marks for {name}"
-    return before + begin + table + end + rest.partition(end)[2]
+def publish(tables: Mapping[str, str]) -> None:
+    """Put every table between the marks of its name, on the page that has them."""
+    texts = {page: page.read_text(encoding="utf-8") for page in PAGES}
+    for name, table in tables.items():
+        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+        (page,) = (page for page, text in texts.items() if begin in text)
+        before, _, rest = texts[page].partition(begin)
+        texts[page] = before + begin + table + end + rest.partition(end)[2]
+    for page, text in texts.items():
+        page.write_text(text, encoding="utf-8")
 
 
 def write(name: str, columns: Sequence[str], rows: Iterator[Sequence[object]]) -> None:

@@ -1,11 +1,12 @@
 """The paper's headline figures beside ours, for any number of runs.
 
 Each run or archive named in the command becomes a column of ``results/fourth-edition/figures.csv``
-and of the table in ``docs/results.md``, in this order. A name without a place keeps the column it
-has; columns that are not named go. The paper's own values are in ``results/paper/figures.csv``
-under the same keys. Distances on held-out forget facts are given in nats and, after a semicolon, in
-percent of what was taught: of how far below base the injected model lies on these facts in the same
-cell. Brackets are limits of a bootstrap over cells, which one cell does not have.
+and of the tables in ``docs/results.md`` and ``results/details.md``, in this order. A name without a
+place keeps the column it has; columns that are not named go. The paper's own values are in
+``results/paper/figures.csv`` under the same keys. Distances on held-out forget facts are given in
+nats and, after a semicolon, in percent of what was taught: of how far below base the injected model
+lies on these facts in the same cell. Brackets are limits of a bootstrap over cells, which one cell
+does not have.
 
     python -m palimpsest_trials.headlines pocket=RUN stories15M=RUN SmolLM2=ARCHIVE.tar.xz
 """
@@ -26,12 +27,19 @@ from palimpsest.paper.study import Candidate, PaperStudy, read_paper, taught
 from palimpsest.report.results import read_run
 from palimpsest.report.table import Estimate, Row, Share, Table, number, shown
 from palimpsest_trials.archive import unpack
-from palimpsest_trials.edition import COUNTED, PAGE, ROOT, lines, put, read, write
+from palimpsest_trials.edition import COUNTED, ROOT, lines, publish, read, write
 
 PAPER = ROOT / "results" / "paper" / "figures.csv"
 CSV = "figures.csv"
 ADEQUATE_SHARE = 237 / 820
 """Of the paper's candidates, by its 948 facts at four a candidate; it does not state its limit."""
+SHORT = (
+    *("design", "taught", "adequate", "trained-probe-mean", "trained-probe-mean-probes"),
+    *("trained-probe-mean-reference", "trained-probe-best", "screen-excluded", "survivor-gap"),
+    *("reference-all", "delta-median", "panel-router", "panel-suppression-screen"),
+    *("panel-suppression-relearning", "residual-selection", "certified", "certified-cells"),
+)
+"""Keys of the figures in ``docs/results.md``; ``results/details.md`` has all."""
 Values = dict[str, str | None]
 
 
@@ -49,10 +57,7 @@ def main(arguments: Sequence[str]) -> None:
         for figure in paper_figures()
     )
     write(CSV, ("key", *columns), rows)
-    page = PAGE.read_text(encoding="utf-8")
-    for name, table in page_tables().items():
-        page = put(page, name, table)
-    PAGE.write_text(page, encoding="utf-8")
+    publish(page_tables())
 
 
 def read_place(place: Path) -> PaperStudy:
@@ -68,14 +73,20 @@ def read_place(place: Path) -> PaperStudy:
 
 
 def page_tables() -> dict[str, str]:
-    """Return the table of the page by the name of its marks, from the CSV files alone."""
+    """Return the whole table and its short form by the names of their marks, from the CSV files."""
     found = {row.pop("key"): row for row in read(CSV)}
     names = list(next(iter(found.values())))
-    rows = [
-        (figure["figure"], figure["paper"], *(found[figure["key"]][name] or "–" for name in names))
+    rows = {
+        figure["key"]: (
+            figure["figure"],
+            figure["paper"],
+            *(found[figure["key"]][n] or "–" for n in names),
+        )
         for figure in paper_figures()
-    ]
-    return {"figures": lines(("figure", "paper", *names), rows, left=2 + len(names))}
+    }
+    short, head = [rows[key] for key in SHORT], ("figure", "paper", *names)
+    tables = {"figures": [*rows.values()], "headlines": short}
+    return {mark: lines(head, some, left=2 + len(names)) for mark, some in tables.items()}
 
 
 def paper_figures() -> list[dict[str, str]]:

@@ -3,7 +3,7 @@
 Every candidate, fresh retraining, known-label model and mixture is judged alone, as the only
 candidate of its cell. Writes the rows of the runs given (a row per model and axis) into
 ``results/fourth-edition/real-models.csv``, keeps those of others, and puts the tables into
-``docs/results.md``. Nothing is trained.
+``results/details.md``. Nothing is trained.
 
     python -m palimpsest_trials.real_models smollm2=runs/smollm2 tofu=runs/tofu
 """
@@ -19,11 +19,10 @@ from palimpsest.stats.models import Role
 from palimpsest_trials.alone import judged_alone
 from palimpsest_trials.edition import (
     COUNTED,
-    PAGE,
     Rows,
     kind_of,
     lines,
-    put,
+    publish,
     read,
     write,
 )
@@ -43,10 +42,7 @@ def main(arguments: Sequence[str]) -> None:
     kept = [tuple(row.values()) for row in stored if row["run"] not in runs]
     new = [row for name, place in runs.items() for row in run_rows(name, Path(place))]
     write(CSV, COLUMNS, iter([*kept, *new]))
-    page = PAGE.read_text(encoding="utf-8")
-    for name, table in tables().items():
-        page = put(page, name, table)
-    PAGE.write_text(page, encoding="utf-8")
+    publish(tables())
 
 
 def run_rows(name: str, place: Path) -> Iterator[Sequence[object]]:
