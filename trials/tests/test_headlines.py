@@ -30,13 +30,13 @@ def test_every_figure_of_the_paper_is_computed_from_a_study(tmp_path):
 @pytest.fixture
 def page(tmp_path, monkeypatch) -> Path:
     """A page and a folder of stored counts of their own."""
-    copy = Path(shutil.copy(edition.PAGE, tmp_path / "page.md"))
+    copies = [Path(shutil.copy(page, tmp_path / page.name)) for page in edition.PAGES]
     for module in (edition, headlines):
         monkeypatch.setattr(module, "COUNTED", tmp_path)
-    monkeypatch.setattr(headlines, "PAGE", copy)
+    monkeypatch.setattr(edition, "PAGES", copies)
     # ``read`` has its folder as a default.
     monkeypatch.setattr(headlines, "read", lambda name: edition.read(name, tmp_path))
-    return copy
+    return copies[1]
 
 
 def test_a_run_becomes_a_column_and_a_name_alone_keeps_one(page, tmp_path):

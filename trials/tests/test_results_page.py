@@ -17,42 +17,35 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> RunResults:
     return edition.unpack_run("pocket", tmp_path_factory.mktemp("edition"))
 
 
-def test_the_tables_of_the_page_are_those_of_the_stored_counts() -> None:
-    page = edition.PAGE.read_text(encoding="utf-8")
-    every = edition.tables() | real_models.tables() | headlines.page_tables()
-    for name, table in every.items():
-        assert edition.put(page, name, table) == page
+def test_the_tables_of_the_pages_are_those_of_the_stored_counts(monkeypatch, tmp_path) -> None:
+    copies = [Path(shutil.copy(page, tmp_path / page.name)) for page in edition.PAGES]
+    monkeypatch.setattr(edition, "PAGES", copies)
+    edition.publish(edition.tables() | real_models.tables() | headlines.page_tables())
+    for page, copy in zip((edition.ROOT / "docs", edition.ROOT / "results"), copies):
+        assert copy.read_text("utf-8") == (page / copy.name).read_text("utf-8")
 
 
 @pytest.mark.parametrize("name", ["smollm2", "gemma"])
 def test_the_rows_of_a_real_model_are_those_of_its_run(name: str, tmp_path: Path) -> None:
-    edition.unpack_run(name, tmp_path)
+    archive.unpack(edition.THIRD / f"{name}.tar.xz", tmp_path)
     rows = [[str(value) for value in row] for row in real_models.run_rows(name, tmp_path / name)]
     assert rows == [
         list(row.values()) for row in edition.read("real-models.csv") if row["run"] == name
     ]
 
 
-def test_the_counts_are_those_of_the_stored_run(stored: RunResults) -> None:
-    assert len(stored.cells) == 45 and not stored.missing
-    for name, rows in (("methods.csv", edition.setting_rows), ("power.csv", edition.power_rows)):
-        found = [[str(value) for value in row] for row in rows(stored)]
-        assert found == [list(row.values()) for row in edition.read(name)]
-
-
-def test_the_papers_figures_are_those_of_the_stored_run(stored: RunResults) -> None:
-    study = read_paper(stored)
+@pytest.mark.parametrize("name", edition.SHOWN)
+def test_the_counts_are_those_of_the_stored_run(name: str, tmp_path: Path) -> None:
+    run = edition.unpack_run(name, tmp_path)
+    assert not run.missing
+    for kind, rows in (("methods", edition.setting_rows), ("power", edition.power_rows)):
+        found = [[str(value) for value in row] for row in rows(run)]
+        assert found == [list(row.values()) for row in edition.read(f"{name}-{kind}.csv")]
+    study = read_paper(run)
     assert study is not None
-    found = headlines.ours(study)
-    column = {row["key"]: row["pocket, third edition"] for row in edition.read("figures.csv")}
-    assert column == {key: found.get(key) or "" for key in column}
-
-
-def test_the_counts_of_the_restoration_trial_are_those_of_its_run(tmp_path: Path) -> None:
-    trial = edition.unpack_run("restoration", tmp_path)
-    assert len(trial.cells) == 45 and not trial.missing
-    found = [[str(value) for value in row] for row in edition.setting_rows(trial)]
-    assert found == [list(row.values()) for row in edition.read("restoration.csv")]
+    ours, column = headlines.ours(study), edition.SHOWN[name]
+    stored = {row["key"]: row[column] for row in edition.read("figures.csv")}
+    assert stored == {key: ours.get(key) or "" for key in stored}
 
 
 def test_the_archive_holds_no_weights_and_stays_small(stored: RunResults) -> None:

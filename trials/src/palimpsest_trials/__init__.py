@@ -19,9 +19,13 @@ ADVERSARIES = {
 """Known-label models beyond the paper's panel, by the file of ``adversaries/`` that they are in."""
 MEASURES = ("Criteria", "CheapCriteria")
 """Classes that take the measures of published criteria."""
+METHODS = {"Distilled": "distilled", "MatchedVector": "matched_vector"}
+"""Unlearning methods, by the file that they are in."""
 
 
 def __getattr__(name: str) -> Any:
+    if name in METHODS:
+        return getattr(import_module(f"{__name__}.{METHODS[name]}"), name)
     if name in MEASURES:
         return getattr(import_module(f"{__name__}.criteria.measures"), name)
     for file, names in ADVERSARIES.items():

@@ -36,7 +36,6 @@ RUNS = {
     "third": THIRD / "pocket.tar.xz",
     "pocket": COUNTED / "pocket.tar.xz",
     "stories15m": COUNTED / "stories15m.tar.xz",
-    "minimind2": COUNTED / "minimind2.tar.xz",
 }
 """Run folders without weights, packed by ``palimpsest_trials.archive``."""
 PAGES = (ROOT / "docs" / "results.md", ROOT / "results" / "details.md")
@@ -47,7 +46,7 @@ COUNTS = ("judged", "rejected", "excluded", "certified")
 RULE_COLUMNS = ("role", "model", "references", *COUNTS)
 Rows = list[dict[str, str]]
 
-SHOWN = {"pocket": "pocket", "stories15m": "stories15M", "minimind2": "MiniMind2"}
+SHOWN = {"pocket": "pocket", "stories15m": "stories15M"}
 """Runs of this edition in the tables, with their titles."""
 KEEPING = "known-label models that keep facts"
 RESCALED = "rescaled-retrained"
@@ -61,8 +60,9 @@ def main(names: Sequence[str]) -> None:
         with TemporaryDirectory() as folder:
             run = unpack_run(name, Path(folder))
         write(f"{name}-rules.csv", RULE_COLUMNS, rule_rows(run))
-        write(f"{name}-methods.csv", SETTING_COLUMNS, setting_rows(run))
-        write(f"{name}-power.csv", ("share", "detected", "mixtures"), power_rows(run))
+        if name in SHOWN:
+            write(f"{name}-methods.csv", SETTING_COLUMNS, setting_rows(run))
+            write(f"{name}-power.csv", ("share", "detected", "mixtures"), power_rows(run))
     publish(tables())
 
 
