@@ -1,4 +1,4 @@
-"""A distilled retraining is a retraining where nothing is distilled; a matched vector is matched."""
+"""Distilled without distillation, it is a retraining; a matched vector is matched."""
 
 from dataclasses import replace
 
