@@ -45,7 +45,7 @@ class PlanError(InputError):
 
     def __init__(self, problem: str, *, key: str = "") -> None:
         super().__init__(f"{key}: {problem}" if key else problem)
-        self.key = key
+        self.key, self.problem = key, problem
 
 
 class FactsError(InputError):

@@ -16,6 +16,13 @@ YAML_LIMIT = 2**20
 """Largest document, in bytes."""
 
 
+def given_path(key: str, value: Any) -> Path:
+    """Return the path that a Python caller gives under a key; PlanError if it is none."""
+    if not isinstance(value, str | os.PathLike):
+        raise PlanError(f"expected a path, got {shown(value)}", key=key)
+    return Path(value)
+
+
 def read_lines(
     path: Path | str,
     limit: int,

@@ -21,6 +21,8 @@ from palimpsest.text import is_unicode, shown
 
 T = TypeVar("T")
 
+MOST = 9
+"""Errors that are named beside the first."""
 _EXPECTED = {
     "bool_type": "true or false",
     "dataclass_type": "keys and values",
@@ -49,14 +51,26 @@ def build(kind: type[T], data: Any, where: str = "") -> T:
     try:
         return cast(T, _validator(cast(Any, kind)).validate_python(data))
     except pydantic_core.ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        found = error.errors(include_url=False)
+    raise joined([_error(kind, where, each) for each in found])
+
+
+def _error(kind: Any, where: str, found: Any) -> PlanError:
+    """Return what pydantic found as an error with its key."""
     key = where
-    for part in first["loc"]:
+    for part in found["loc"]:
         key += f"[{part}]" if isinstance(part, int) else f".{shown_key(part)}"
     key = key.lstrip(".") or kind.__name__.lower()
-    if first["type"] in ("unexpected_keyword_argument", "invalid_key"):
-        raise unknown_key(key, _known_keys(kind, first["loc"]))
-    raise PlanError(_problem(first), key=key)
+    if found["type"] in ("unexpected_keyword_argument", "invalid_key"):
+        return unknown_key(key, _known_keys(kind, found["loc"]))
+    return PlanError(_problem(found), key=key)
+
+
+def joined(errors: Sequence[PlanError]) -> PlanError:
+    """Return one error that says all of these, with the key of the first."""
+    first, *others = errors
+    more = [str(error) for error in others[:MOST]] + ["..."] * (len(others) > MOST)
+    return PlanError("\n".join([first.problem, *more]), key=first.key)
 
 
 def unknown_key(key: str, known: Sequence[str]) -> PlanError:
@@ -90,6 +104,8 @@ def _strict(schema: Any) -> Any:
         strict["config"] = {"extra_fields_behavior": "forbid", "allow_inf_nan": False}
     elif kind in ("bool", "float", "int", "str", "tuple"):
         strict |= {"strict": True, "fail_fast": True} if kind == "tuple" else {"strict": True}
+        if kind == "tuple" and schema["items_schema"][0]["type"] == "tuple":
+            kind = "pairs"
         return core_schema.no_info_before_validator_function(partial(_convert, kind), strict)
     return strict
 
@@ -100,8 +116,10 @@ def _convert(kind: str, value: Any) -> Any:
         raise ValueError(f"expected Unicode text, got {shown(value)}")
     if kind == "bool" and value in ("true", "false"):
         return value == "true"
-    if kind == "tuple" and isinstance(value, list | Mapping):
-        return tuple(value.items() if isinstance(value, Mapping) else value)
+    if kind == "pairs" and isinstance(value, Mapping):
+        return tuple(value.items())
+    if kind in ("tuple", "pairs") and isinstance(value, list):
+        return tuple(value)
     if kind in ("float", "int"):
         with contextlib.suppress(ValueError):
             value = float(value) if isinstance(value, str) else value
@@ -129,4 +147,5 @@ def _known_keys(kind: Any, loc: tuple[int | str, ...]) -> list[str]:
     for part in loc[:-1]:
         hints = typing.get_type_hints(kind) if isinstance(part, str) else {}
         kind = hints[part] if isinstance(part, str) else typing.get_args(kind)[0]
-    return [field.name for field in dataclasses.fields(kind)]
+    # A plan may also name the preset that it starts from.
+    return [*getattr(kind, "starts", ()), *(field.name for field in dataclasses.fields(kind))]

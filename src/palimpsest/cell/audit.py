@@ -20,7 +20,7 @@ from palimpsest.cell.plan import CellPlan, Given, Mixed, SourcedModel, sourced
 from palimpsest.cell.planned import AUDIT as CELL
 from palimpsest.cell.planned import Listed, planned_cell
 from palimpsest.cell.texts import CellTexts, own_facts
-from palimpsest.config.commands import AuditConfig, check_candidate_name
+from palimpsest.config.commands import AuditConfig, candidate_problems
 from palimpsest.config.load import as_dict
 from palimpsest.config.sections import General, Reacquisition
 from palimpsest.errors import FactsError, ModelError, PlanError
@@ -43,6 +43,7 @@ from palimpsest.models.tokenizer import token_lengths
 from palimpsest.run.files import canonical, digest
 from palimpsest.run.status import duration
 from palimpsest.run.store import Roster, Run, Terms
+from palimpsest.schema import joined
 from palimpsest.stats.design import SHIFT, design_audit
 from palimpsest.stats.models import Model, Role
 from palimpsest.stats.multiplicity import Certifiability, certifiability
@@ -119,8 +120,8 @@ class AuditTask(Task):
         config, given = self.config, dict(self.config.candidates)
         others = (config.base, config.injected, *config.references, *given.values())
         found = _in_folder(config.candidates_folder, "candidates_folder", others)
-        for name in found:
-            check_candidate_name(name)
+        if problems := [problem for name in found for problem in candidate_problems(name)]:
+            raise joined(problems)
         return given | found | given
 
     @cached_property

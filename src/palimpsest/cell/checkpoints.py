@@ -5,7 +5,7 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from palimpsest.errors import FactsError, InputError, ModelError, PlanError
 from palimpsest.facts.files import Fact, as_jsonl, make_fact
 from palimpsest.files import read_object
 from palimpsest.run.files import digest, disk_errors, folder_path, make_folder, write_bytes
-from palimpsest.text import shown_path
+from palimpsest.text import shown, shown_path
 
 RECORD = "palimpsest.json"
 """What ``retrain`` and ``unlearn`` write beside the weights."""
@@ -81,12 +81,18 @@ def same_place(place: str, other: str) -> bool:
 def check_out(out: Path) -> Path:
     """Return the resolved path of the folder to make; PlanError where none can be made."""
     try:
-        out = folder_path(out)
-    except InputError as error:
+        above = Path(os.path.abspath(out))
+        nearest = next(path for path in (above, *above.parents) if os.path.lexists(path))
+        out = folder_path(out) if nearest.is_dir() else out
+    except (InputError, ValueError) as error:
         raise PlanError(str(error), key="out") from error
-    nearest = next(path for path in (out, *out.parents) if path.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK):
-        raise PlanError(f"{nearest}: no folder can be made there; choose another", key="out")
+        found = "cannot be written to" if nearest.is_dir() else "is no folder"
+        raise PlanError(
+            f"{shown_path(nearest)} {found}; expected a folder that can be made or written to; "
+            "choose another, or change its permissions",
+            key="out",
+        )
     return out
 
 
@@ -143,9 +149,13 @@ def on_disk(values: Mapping[str, Any], out: str, tokenizer: Any = None) -> dict[
 
     placed = dict(values) | {key: model(key, values[key]) for key in ("base", "injected")}
     named = values["candidates"] or {}
+    if not isinstance(named, Mapping):
+        wanted = 'expected models by their names, such as {"npo": "unlearned"}'
+        raise PlanError(f"{wanted}, got {shown(named)}", key="candidates")
     placed["candidates"] = {name: model(f"candidates.{name}", v) for name, v in named.items()}
-    listed = enumerate(values["references"])
-    placed["references"] = [model(f"references[{n}]", value) for n, value in listed]
+    listed = values["references"]
+    if isinstance(listed, list | tuple):
+        placed["references"] = [model(f"references[{n}]", each) for n, each in enumerate(listed)]
     for key in ("forget", "retain", "probes"):
         placed[key] = _facts_place(key, values[key], folder)
     return placed
@@ -156,8 +166,8 @@ def _model_place(key: str, value: Any, tokenizer: Any, folder: Path) -> str:
         return os.fspath(value)
     if tokenizer is None or not hasattr(value, "save_pretrained"):
         raise PlanError(
-            f"{type(value).__name__} found; expected a path, a Hugging Face id, or a transformers "
-            "model and its tokenizer=…",
+            "expected a path, a Hugging Face id, or a transformers model and its tokenizer=…, got "
+            f"{shown(value)}",
             key=key,
         )
     from palimpsest.models.checkpoint import state_digest
@@ -173,15 +183,20 @@ def _model_place(key: str, value: Any, tokenizer: Any, folder: Path) -> str:
 
 
 def _facts_place(key: str, value: Any, folder: Path) -> Any:
-    if value is None or isinstance(value, int):  # of probes: how many to generate
+    if value is None or (key == "probes" and isinstance(value, int)):  # how many to generate
         return value
     if isinstance(value, str | os.PathLike):
         return os.fspath(value)
     if hasattr(value, "to_dict") and hasattr(value, "columns"):  # a pandas frame
         value = value.to_dict("records")
+    if not isinstance(value, Iterable):
+        raise PlanError(f"expected a path, or rows of facts, got {shown(value)}", key=key)
     facts = []
     for number, row in enumerate(value):
-        row = dataclasses.asdict(row) if isinstance(row, Fact) else dict(row)
+        if not isinstance(row, Fact | Mapping):
+            wanted = "expected a Fact, or its keys and values"
+            raise PlanError(f"{wanted}, got {shown(row)}", key=f"{key}[{number}]")
+        row = dataclasses.asdict(row) if isinstance(row, Fact) else row
         given = {k: list(v) if isinstance(v, tuple) else v for k, v in row.items()}
         given = {k: v for k, v in given.items() if v is not None and v not in ("", [])}
         try:

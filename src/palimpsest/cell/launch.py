@@ -16,12 +16,14 @@ from palimpsest.cell.models import try_plugins
 from palimpsest.cell.plan import CellPlan
 from palimpsest.cell.work import CellWork
 from palimpsest.config.sections import Engine
-from palimpsest.errors import InputError, ModelError, PalimpsestError, StudyFailed
+from palimpsest.errors import InputError, ModelError, PalimpsestError, PlanError, StudyFailed
 from palimpsest.models.device import check_device, keep_freed_memory, precision_remark
+from palimpsest.plugins import IN_MEMORY
 from palimpsest.run.executor import Event, OnEvent, Outcome, execute, silent
 from palimpsest.run.files import remove
 from palimpsest.run.steps import Failure, Job
 from palimpsest.run.store import Roster, Run, Terms
+from palimpsest.text import shown
 
 PLANS = 64
 """How many plans of cells a process keeps."""
@@ -102,7 +104,12 @@ class Task:
 
     def __getstate__(self) -> dict[str, Any]:
         names = [item.name for item in fields(self)]  # type: ignore[arg-type]
-        return {name: getattr(self, name) for name in (*names, *self.carried)}
+        own = {name: getattr(self, name) for name in (*names, *self.carried)}
+        return {"in memory": IN_MEMORY, "own": own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        IN_MEMORY.update(state["in memory"])
+        vars(self).update(state["own"])
 
 
 @dataclass(frozen=True)
@@ -179,10 +186,14 @@ def run_cells(
 
 def _check(task: Task, options: RunOptions) -> tuple[CellPlan, int]:
     """Return the first cell's plan and the number of workers, if nothing is found to be wrong."""
-    if options.executor not in ("inline", "local", "ray"):
-        raise InputError(f"executor: {options.executor!r} found; expected local, ray or inline")
+    executor, workers = options.executor, options.workers
+    if executor not in ("inline", "local", "ray"):
+        raise PlanError(f"expected local, ray or inline, got {shown(executor)}", key="executor")
+    if not isinstance(workers, int) or workers < 0:
+        raise PlanError(f"expected a number of at least 0, got {shown(workers)}", key="workers")
     if options.executor != "ray":  # its nodes have other devices
         check_device(task.engine.device)
+    check_out(task.folder)
     for remark in (*task.check(), precision_remark(task.engine.device, task.engine.dtype)):
         if remark:
             options.on_remark(remark)

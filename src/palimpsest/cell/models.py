@@ -356,16 +356,21 @@ def try_plugins(plan: CellPlan) -> None:
         take_all(further, cell.nets([cell.base]))
     for name in (name for name in plan.known_label if name in names):
         _try_known_label(name, cell.adversary_kit)
-    for method in (method for method in plan.methods if method.name in names):
+    failed: dict[str, str] = {}
+    for method in plan.methods:
+        if method.name not in names or method.name in failed:
+            continue
         # Nothing has been learned yet, so that no model could pass the check of its dose.
         context = replace(cell.context, check_dose=None)
         with machine_faults():
             result = run_method(method, context)
         if isinstance(result, ModelFailure) and result.kind in BROKEN:
-            raise MethodError(
+            failed[method.name] = (
                 f"method {method.name}: {title(method)} failed in a trial of one step, before "
                 f"anything was trained: {result.reason}"
             )
+    if failed:
+        raise MethodError("\n".join(failed.values()))
 
 
 def _try_known_label(name: str, kit: AdversaryKit) -> None:

@@ -6,13 +6,13 @@ nothing here opens a model or a file of facts.
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
-from palimpsest.config.plan import check_chunks
+from palimpsest.config.plan import chunk_problems, unmeasured_problems
 from palimpsest.config.sections import (
     Count,
     Engine,
@@ -29,7 +29,7 @@ from palimpsest.config.sections import (
 )
 from palimpsest.errors import PlanError
 from palimpsest.schema import build
-from palimpsest.stats.rules import Rules, refuse_unmeasured
+from palimpsest.stats.rules import Rules
 from palimpsest.text import name_problem
 
 LADDER = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3)
@@ -111,39 +111,38 @@ class RunSource:
     """Authors to forget. Default: those that the run's configuration names."""
 
 
-def check_audit(config: AuditConfig) -> AuditConfig:
-    """Return the configuration if its values fit together; PlanError names the key if not."""
-    _require(config, "base", "forget", "retain", "general", "out")
+def audit_problems(config: AuditConfig) -> Iterator[PlanError]:
+    """Yield what is missing or does not fit together in an audit."""
+    yield from _missing(config, "base", "forget", "retain", "general", "out")
     if not config.candidates and not config.candidates_folder:
-        raise PlanError(
-            "none given; expected --candidate NAME=PATH, or a folder of them with "
-            "--candidates-folder",
+        yield PlanError(
+            "none given; expected the path of each by its name (--candidate NAME=PATH), or a "
+            "folder of them (--candidates-folder)",
             key="candidates",
         )
     for name, _ in config.candidates:
-        check_candidate_name(name)
-    check_chunks(config.chunks, config.steps)
-    refuse_unmeasured(config.rules)
+        yield from candidate_problems(name)
+    yield from chunk_problems(config)
+    yield from unmeasured_problems(config.rules)
     if isinstance(config.probes, int) and config.probes < 1:
-        raise PlanError(
+        yield PlanError(
             f"expected a file or a number of at least 1, got {config.probes}", key="probes"
         )
-    return config
 
 
-def _require(config: Command, *keys: str) -> None:
+def _missing(config: Command, *keys: str) -> Iterator[PlanError]:
     for key in keys:
         if not getattr(config, key):
-            raise PlanError("missing; expected a value", key=key)
+            yield PlanError("missing; expected a value", key=key)
 
 
-def check_candidate_name(name: str) -> None:
-    """Refuse a name that cannot stand in a table, or that another model of every run has."""
+def candidate_problems(name: str) -> Iterator[PlanError]:
+    """Yield why a name cannot stand in a table, or that another model of every run has it."""
     problem = name_problem(name)
     if problem is None and _TAKEN.fullmatch(name.lower()):
         problem = f"{name!r} is a reserved name; rename the candidate"
     if problem is not None:
-        raise PlanError(problem, key="candidates")
+        yield PlanError(problem, key="candidates")
 
 
 @dataclass(frozen=True)
@@ -231,48 +230,48 @@ class UnlearnConfig(RecipeConfig):
     """Steps of a gradient method."""
 
 
-def check_recipe(config: RecipeConfig) -> RecipeConfig:
-    """Return a configuration of retrain or unlearn whose keys fit together."""
-    _require(config, "out", "base")
+def recipe_problems(config: RecipeConfig) -> Iterator[PlanError]:
+    """Yield what is missing or does not fit together in both retrain and unlearn."""
+    yield from _missing(config, "out", "base")
     settings, other = (OF_EXAMPLES, "without") if config.train else (OF_FACTS, "with")
     files = ("retain", "general", "forget") if config.train else ("forget_rows",)
     unfit = [key for key, _ in config.recipe if key not in settings]
     for key in [*unfit, *(name for name in files if getattr(config, name))]:
-        raise PlanError(f"applies only {other} --train; omit one of them", key=key)
-    given = dict(config.recipe)
-    build(ExampleRecipe if config.train else Injection, given)
+        yield PlanError(f"applies only {other} --train; omit one of them", key=key)
+    given = {key: value for key, value in config.recipe if key in settings}
+    try:
+        build(ExampleRecipe if config.train else Injection, given)
+    except PlanError as error:
+        yield error
     if given.get("epochs") and given.get("steps"):
-        raise PlanError("given together with steps; expected one of them; omit one", key="epochs")
+        yield PlanError("given together with steps; expected one of them; omit one", key="epochs")
     for key in () if config.train else ("retain", "general"):
         if not getattr(config, key):
-            raise PlanError(
+            yield PlanError(
                 "missing; expected what the injected model was trained on: give --train FILE, or "
                 "facts with --retain and --general",
                 key=key,
             )
-    return config
 
 
-def check_retrain(config: RetrainConfig) -> RetrainConfig:
-    """Return a configuration of retrain whose keys fit together."""
-    check_recipe(config)
+def retrain_problems(config: RetrainConfig) -> Iterator[PlanError]:
+    """Yield what is missing or does not fit together in retrain."""
+    yield from recipe_problems(config)
     if config.with_forget and not config.train and not config.forget:
-        raise PlanError("missing; --with-forget needs the facts to forget", key="forget")
+        yield PlanError("missing; --with-forget needs the facts to forget", key="forget")
     if config.command and not config.train:
-        raise PlanError("missing; --command needs rows to train on", key="train")
+        yield PlanError("missing; --command needs rows to train on", key="train")
     for part in ("{data}", "{seed}", "{out}") if config.command else ():
         if part not in config.command:
-            raise PlanError(f"lacks {part}, which differs from run to run; add it", key="command")
+            yield PlanError(f"lacks {part}, which differs from run to run; add it", key="command")
     try:
         shlex.split(config.command)
     except ValueError as error:
-        raise PlanError(f"cannot be parsed ({error}); close its quotes", key="command") from error
-    return config
+        yield PlanError(f"cannot be parsed ({error}); close its quotes", key="command")
 
 
-def check_unlearn(config: UnlearnConfig) -> UnlearnConfig:
-    """Return a configuration of unlearn whose keys fit together."""
-    check_recipe(config)
+def unlearn_problems(config: UnlearnConfig) -> Iterator[PlanError]:
+    """Yield what is missing or does not fit together in unlearn."""
+    yield from recipe_problems(config)
     if not config.train and not config.forget:
-        raise PlanError("missing; give the facts to forget", key="forget")
-    return config
+        yield PlanError("missing; give the facts to forget", key="forget")

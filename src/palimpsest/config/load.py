@@ -20,22 +20,25 @@ from palimpsest.config.commands import (
     RecipeConfig,
     RetrainConfig,
     UnlearnConfig,
-    check_audit,
-    check_retrain,
-    check_unlearn,
+    audit_problems,
     gather_recipe,
+    retrain_problems,
+    unlearn_problems,
 )
-from palimpsest.config.plan import Plan, check_plan
+from palimpsest.config.plan import Plan, plan_problems
 from palimpsest.config.sections import MethodGrid
+from palimpsest.errors import PlanError
 from palimpsest.files import is_yaml, read_yaml
-from palimpsest.schema import build, unknown_key
+from palimpsest.plugins import plugin_name
+from palimpsest.schema import build, joined
+from palimpsest.text import shown
 
 T = TypeVar("T")
-CHECKS: dict[type, Callable[[Any], Any]] = {
-    Plan: check_plan,
-    AuditConfig: check_audit,
-    RetrainConfig: check_retrain,
-    UnlearnConfig: check_unlearn,
+CHECKS: dict[type, Callable[[Any], Iterator[PlanError]]] = {
+    Plan: plan_problems,
+    AuditConfig: audit_problems,
+    RetrainConfig: retrain_problems,
+    UnlearnConfig: unlearn_problems,
 }
 """What is checked beyond types and bounds: that values fit together."""
 POCKET = "pocket"
@@ -43,30 +46,44 @@ POCKET = "pocket"
 
 
 def load_config(kind: type[T], values: Mapping[str, Any], file: Path | str | None = None) -> T:
-    """Return the configuration of that kind; ``values`` win over the file's."""
-    chosen = {key: _plain(value) for key, value in values.items() if value is not None}
+    """Return the configuration of that kind; ``values`` win over the file's, and both over those
+    of the preset that a plan names."""
+    chosen = {key: plain(value) for key, value in values.items() if value is not None}
     if file is not None:
         chosen = merged(read_values(kind, file), chosen)
+    if kind is Plan and "preset" in chosen:
+        from palimpsest.config.presets import preset
+
+        chosen = merged(as_dict(preset(chosen.pop("preset"))), chosen)
     if issubclass(kind, RecipeConfig):
         chosen = gather_recipe(chosen)
     config = build(kind, chosen)
-    return cast(T, CHECKS.get(kind, lambda checked: checked)(config))
+    if problems := list(CHECKS[kind](config)) if kind in CHECKS else []:
+        raise joined(problems)
+    return config
 
 
 def read_values(kind: type, file: Path | str) -> dict[str, Any]:
-    """Return the values of a YAML file over those of its preset, its paths located."""
+    """Return the values of a YAML file, its paths located."""
     known = [field.name for field in dataclasses.fields(cast(Any, kind))]
     read = read_yaml(file, f"keys of {kind.__name__}, such as {', '.join(known[:3])}")
-    preset = read.pop("preset", None) if kind is Plan else None
-    unknown = [str(key) for key in read if key not in known]
-    if unknown and kind is Plan:
-        raise unknown_key(unknown[0], ["preset", *known])
-    values = _located(kind, read, None if is_yaml(file) else Path(file).resolve().parent)
-    if preset is None:
-        return values
-    from palimpsest.config.presets import preset as named
+    return _located(kind, read, None if is_yaml(file) else Path(file).resolve().parent)
 
-    return merged(as_dict(named(preset)), values)
+
+def read_plan(source: Any, changes: Mapping[str, Any]) -> Plan:
+    """Return a plan from a preset's name, a YAML file, a mapping as YAML has it, or a plan."""
+    if isinstance(source, Plan | Mapping):
+        return load_config(Plan, merged(as_dict(source), as_dict(changes)))
+    if not isinstance(source, str | os.PathLike):
+        raise PlanError(
+            "expected a preset's name, a YAML file, keys and values as in YAML, or a Plan, got "
+            f"{shown(source)}",
+            key="plan",
+        )
+    name = os.fspath(source)
+    if is_yaml(name) or name.endswith((".yaml", ".yml")) or os.path.exists(name):
+        return load_config(Plan, changes, name)
+    return load_config(Plan, {"preset": name, **changes})
 
 
 def changed(config: T, values: Mapping[str, Any]) -> T:
@@ -76,10 +93,13 @@ def changed(config: T, values: Mapping[str, Any]) -> T:
 
 def as_dict(config: Any) -> dict[str, Any]:
     """Return a configuration as plain JSON values, in the form ``load_config`` reads."""
-    return cast(dict[str, Any], _plain(config))
+    return cast(dict[str, Any], plain(config))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a value as YAML has it: of a section its keys, of a class its name."""
+    if isinstance(value, type) or hasattr(value, "run"):
+        return _named(value)
     if isinstance(value, MethodGrid):
         return {"name": value.name, **{knob: list(values) for knob, values in value.grid}}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -87,15 +107,28 @@ def _plain(value: Any) -> Any:
         return {
             field.name: dict(given)
             if _is_mapping(hints[field.name]) and isinstance(given, tuple)
-            else _plain(given)
+            else plain(given)
             for field in dataclasses.fields(value)
             for given in [getattr(value, field.name)]
         }
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def _named(given: Any) -> Any:
+    """Return the name of a class that a Python caller has; of a method with its knobs set, those
+    too."""
+    kind: Any = given if isinstance(given, type) else type(given)
+    built_in = kind.__module__.startswith("palimpsest.methods.")
+    name = kind.name if built_in else plugin_name(kind)
+    if given is kind:
+        return name
+    known = dataclasses.fields(given) if dataclasses.is_dataclass(given) else ()
+    set_ = {item.name: getattr(given, item.name) for item in known}
+    return {"name": name} | {knob: [value] for knob, value in set_.items()}
 
 
 def _is_mapping(hint: Any) -> bool:

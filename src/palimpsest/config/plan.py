@@ -1,7 +1,10 @@
 """A study: models times seeds, with everything that is done in each cell."""
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from os import PathLike
+from typing import Any, ClassVar
 
 from palimpsest.config.sections import (
     Engine,
@@ -12,16 +15,20 @@ from palimpsest.config.sections import (
     ModelPlace,
     Prompt,
     Reacquisition,
+    Relearning,
     Replication,
     Unlearning,
 )
 from palimpsest.errors import PlanError
-from palimpsest.stats.rules import Rules, refuse_unmeasured
+from palimpsest.stats.rules import Rules
 
 
 @dataclass(frozen=True)
 class Plan:
     """A study: models times seeds, with everything that is done in each cell."""
+
+    # Keys of a file that are no fields: the preset whose values the others replace.
+    starts: ClassVar[tuple[str, ...]] = ("preset",)
 
     name: str = "pocket"
     """Name of the study; the run folder is ``runs/NAME`` unless ``--out`` is given."""
@@ -57,6 +64,33 @@ class Plan:
     """Text from which the schedule, held-out phrasings and probes are drawn
     (``cell/beacon.py``)."""
 
+    @classmethod
+    def read(cls, source: "Mapping[str, Any] | PathLike[str] | str", /, **changes: Any) -> "Plan":
+        """Return the plan in a YAML file, or of keys and values as in YAML, some of them replaced.
+
+        ::
+
+            plan = palimpsest.Plan.read("plan.yaml", seeds=[3])
+        """
+        from palimpsest.config.load import read_plan
+
+        return read_plan(source, changes)
+
+    @classmethod
+    def preset(cls, preset: str, /, **changes: Any) -> "Plan":
+        """Return a named plan, with some of its keys replaced.
+
+        A method is a name, a class, an object with its knobs set, or ``{"name": …, "knob": …}``
+        with a value or a list of values for every knob.
+
+        ::
+
+            plan = palimpsest.Plan.preset("demo", seeds=[3], methods=["rollback", "npo"])
+        """
+        from palimpsest.config.load import load_config
+
+        return load_config(Plan, {"preset": preset, **changes})
+
     def cell_ids(self) -> dict[str, tuple[str, int]]:
         """Return model and seed of every cell by its id, seeds outermost.
 
@@ -81,52 +115,60 @@ def cell_id(model: str, seed: int) -> str:
     return f"{name or 'model'}--seed{seed}"
 
 
-def check_plan(plan: Plan) -> Plan:
-    """Return the plan if its values fit together; PlanError names the key if not."""
-    check_chunks(plan.reacquisition.chunks, plan.reacquisition.steps)
+def plan_problems(plan: Plan) -> Iterator[PlanError]:
+    """Yield what does not fit together in a plan."""
+    yield from chunk_problems(plan.reacquisition)
     pieces, items = plan.general.train_pieces, plan.injection.general_items
     if pieces < items:
-        raise PlanError(
+        yield PlanError(
             f"expected at least the {items} general texts of a step, got {pieces}",
             key="general.train_pieces",
         )
-    for key, values in (("models", plan.models), ("seeds", plan.seeds)):
-        if not values:
-            raise PlanError("expected at least one, such as pocket/qwen2-s or 0", key=key)
     for key, several in (("models", plan.models), ("seeds", plan.seeds)):
+        if not several:
+            yield PlanError("expected at least one, such as pocket/qwen2-s or 0", key=key)
         if len(set(several)) < len(several):
-            raise PlanError("expected each value once", key=key)
-    if len(plan.cell_ids()) < len(plan.models) * len(plan.seeds):
-        raise PlanError("two models have the same name in cell ids; rename a folder", key="models")
-    refuse_unmeasured(plan.rules)
-    _check_files(plan)
-    return plan
+            yield PlanError("expected each value once", key=key)
+    if len(plan.cell_ids()) < len(set(plan.models)) * len(set(plan.seeds)):
+        yield PlanError("two models have the same name in cell ids; rename a folder", key="models")
+    yield from unmeasured_problems(plan.rules)
+    yield from _file_problems(plan)
 
 
-def _check_files(plan: Plan) -> None:
+def _file_problems(plan: Plan) -> Iterator[PlanError]:
     names = [name for name, _ in plan.facts.files]
     if names and sorted(names) != ["forget", "probes", "retain"]:
-        raise PlanError(
+        yield PlanError(
             f"expected one path each for forget, retain and probes, got {', '.join(names)}",
             key="facts.files",
         )
     if plan.prompt != Prompt() and (not names or len(plan.models) > 1):
-        raise PlanError(
+        yield PlanError(
             "applies to facts.files and one model; expected both, or no settings here", key="prompt"
         )
     if names and plan.known_label:
-        raise PlanError(
+        yield PlanError(
             "expected an empty list with facts.files, because known-label models are scored on "
             "sealed phrasings, which facts from files lack",
             key="known_label",
         )
 
 
-def check_chunks(chunks: int, steps: int, key: str = "steps") -> None:
-    """Refuse more chunks of re-acquisition than it has steps, which the setting ``key`` gives."""
-    if chunks > steps:
-        raise PlanError(
-            f"expected at least {chunks}, because re-acquisition is measured after each of "
-            f"{chunks} chunks, got {steps}",
-            key=key,
+def chunk_problems(again: Relearning) -> Iterator[PlanError]:
+    """Yield an error where re-acquisition has more chunks than steps."""
+    if again.chunks > again.steps:
+        yield PlanError(
+            f"expected at least {again.chunks}, because re-acquisition is measured after each of "
+            f"{again.chunks} chunks, got {again.steps}",
+            key="steps",
+        )
+
+
+def unmeasured_problems(rules: Rules) -> Iterator[PlanError]:
+    """Yield an error where a configuration leaves out standard axes by itself."""
+    if rules.unmeasured_axes:
+        yield PlanError(
+            f"{', '.join(rules.unmeasured_axes)} found; expected none: a certificate leaves out no "
+            "axis that could be measured",
+            key="rules.unmeasured_axes",
         )

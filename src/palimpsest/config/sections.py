@@ -127,8 +127,18 @@ class MethodGrid:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        """Read ``{name: …, knob: value or values, …}``."""
+        """Read ``{name: …, knob: value or values, …}``, or the name alone."""
         from pydantic_core import core_schema
+
+        def named(value: Any) -> Any:
+            if isinstance(value, str):
+                return {"name": value}
+            if not isinstance(value, dict):
+                raise ValueError(
+                    "expected the name of a method, {name: …, knob: …}, or in Python a class or "
+                    f"an object of one, got {shown(value)}"
+                )
+            return value
 
         def grid(values: dict[str, Any]) -> MethodGrid:
             for knob in values:
@@ -143,11 +153,13 @@ class MethodGrid:
         keys = core_schema.typed_dict_schema(
             {"name": name}, extras_schema=values, extra_behavior="allow", strict=True
         )
-        return core_schema.no_info_after_validator_function(grid, keys)
+        read = core_schema.no_info_before_validator_function(named, keys)
+        return core_schema.no_info_after_validator_function(grid, read)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, Any]:
-        return {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+        named = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+        return {"anyOf": [{"type": "string"}, named]}
 
 
 def _knob_values(values: Any) -> tuple[Knob, ...]:

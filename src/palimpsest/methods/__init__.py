@@ -10,14 +10,14 @@ import importlib
 import inspect
 import pkgutil
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from importlib.metadata import entry_points
 from typing import Any, cast
 
 from palimpsest.config.sections import Knob, MethodGrid
 from palimpsest.errors import InputError, MethodError, PlanError
-from palimpsest.plugins import find_plugin, source_digest
+from palimpsest.plugins import IN_MEMORY, find_plugin, source_digest
 from palimpsest.schema import build
 
 ENTRY_POINTS = "palimpsest.methods"
@@ -79,7 +79,8 @@ def method_class(name: str) -> type[Any]:
     except InputError as error:
         raise MethodError(f"method {name!r}: {error}") from error
     if problem := _find_problem(method):
-        raise MethodError(f"method {name!r}: {target} {problem}")
+        module, _, own = target.partition(":")
+        raise MethodError(f"method {own if module in IN_MEMORY else target!r} {problem}")
     return cast(type[Any], method)
 
 
@@ -90,13 +91,17 @@ def _find_problem(method: Any) -> str | None:
     if bare := [name for name in own if name not in knobs]:
         return f"does not take {', '.join(bare)} as knobs; put @dataclass(frozen=True) above it"
     missing = [part for part in PARTS if not hasattr(method, part)]
-    settings = getattr(method, "__dataclass_params__", None)
+    settings: Any = getattr(method, "__dataclass_params__", None)
     if missing or settings is None or not settings.frozen:
         found = f"lacks {', '.join(missing)}" if missing else "is not a frozen dataclass"
         return f"{found}; expected a frozen dataclass with {', '.join(PARTS[:-1])} and run(context)"
+    if method.name in BUILT_IN:
+        name = method.name
+        return f"has the name {name!r} of a built-in method; expected another, such as my_{name}"
     if not re.fullmatch(r"\w+", str(method.name)) or method.name in RESERVED:
-        reserved = ", ".join(RESERVED)
-        return f"is called {method.name!r}; expected letters, digits and _, and none of {reserved}"
+        expected = f"letters, digits and _, and none of {', '.join(RESERVED)}"
+        advice = 'set it in the class, such as name = "my_method"'
+        return f"has the name {method.name!r}; expected {expected}; {advice}"
     if getattr(method, "kind", "other") not in KINDS:
         return f"is of kind {method.kind!r}; expected one of {', '.join(KINDS)}"
     return None
@@ -121,27 +126,43 @@ def plugin_digest(name: str) -> str:
 def candidates(grids: Sequence[MethodGrid]) -> tuple[Any, ...]:
     """Return one method per candidate, knobs set, in the order of the plan."""
     methods: dict[str, Any] = {}
+    errors = []
     for grid in grids:
-        kind = method_class(grid.name)
-        for knobs in grid.settings():
-            try:
-                method = build(kind, knobs, f"methods.{grid.name}")
-            except PlanError as error:
-                raise MethodError(str(error)) from error
-            except Exception as error:  # third-party code may fail in any way
-                raise MethodError(f"methods.{grid.name}: {error}") from error
-            name = title(method)
-            if name in methods:
-                raise MethodError(
-                    f"methods.{grid.name}: {name} is there twice; make the candidates' knobs differ"
-                )
-            if not re.fullmatch(r"[\w.+-]+", name):
-                raise MethodError(
-                    f"methods.{grid.name}: a candidate is called {name!r}; expected letters, "
-                    "digits and . + - _, since files are named after it; change its label"
-                )
-            methods[name] = method
+        try:
+            for method in _with_knobs(grid):
+                _add(method, methods)
+        except MethodError as error:
+            errors.append(str(error))
+    if errors:
+        raise MethodError("\n".join(errors))
     return tuple(methods.values())
+
+
+def _with_knobs(grid: MethodGrid) -> Iterator[Any]:
+    """Yield a method with each combination of its knobs."""
+    kind = method_class(grid.name)
+    for knobs in grid.settings():
+        try:
+            yield build(kind, knobs, f"methods.{kind.name}")
+        except PlanError as error:
+            raise MethodError(str(error)) from error
+        except Exception as error:  # third-party code may fail in any way
+            raise MethodError(f"methods.{kind.name}: {error}") from error
+
+
+def _add(method: Any, methods: dict[str, Any]) -> None:
+    """Add a method to those of a plan by its candidate's name."""
+    name, what = title(method), f"methods.{method.name}"
+    if any(m.name == method.name and type(m) is not type(method) for m in methods.values()):
+        raise MethodError(f"{what}: two classes have this name; expected each once; rename one")
+    if name in methods:
+        raise MethodError(f"{what}: {name} is there twice; make the candidates' knobs differ")
+    if not re.fullmatch(r"[\w.+-]+", name):
+        raise MethodError(
+            f"{what}: a candidate is called {name!r}; expected letters, digits and . + - _, since "
+            "files are named after it; change its label"
+        )
+    methods[name] = method
 
 
 def used(method: Any) -> tuple[str, ...]:

@@ -36,6 +36,7 @@ from palimpsest.methods.answer_sets import (
 )
 from palimpsest.models.net import Batch, Encoded, Net, WholeNet, collate
 from palimpsest.models.train import stream_steps, text_loss, train, train_alone
+from palimpsest.plugins import defined_at
 
 __all__ = [
     "AscentMethod", "Context", "UnlearnBatch", "GradientMethod", "Knobs", "AnswerSet", "Method",
@@ -265,7 +266,7 @@ def descend(context: Context, methods: Sequence[GradientMethod]) -> list[State |
         logits = student.logits(part.tokens, first.effective(student, leaves, progress))
         logp = torch.log_softmax(logits, dim=-1)
         losses = [
-            method.loss(StepView(logp[member], part, taken, total))
+            _checked(method, method.loss(StepView(logp[member], part, taken, total)))
             for member, method in enumerate(methods)
         ]
         taken += 1
@@ -281,6 +282,22 @@ def descend(context: Context, methods: Sequence[GradientMethod]) -> list[State |
         else net.state(member)
         for member, method in enumerate(methods)
     ]
+
+
+def _checked(method: GradientMethod, loss: Any) -> Tensor:
+    """Return what a loss returned, if it can be minimized."""
+    if isinstance(loss, Tensor) and loss.shape == () and loss.requires_grad:
+        return loss
+    found, advice = f"a {type(loss).__name__}", "return one"
+    if isinstance(loss, Tensor):
+        found = "a number that does not depend on the model"
+        advice = "compute it from view.forget and view.retain, without detach"
+        if loss.shape:
+            found, advice = f"a tensor of shape {tuple(loss.shape)}", "take its mean or sum"
+    raise MethodError(
+        f"{defined_at(type(method).loss)} returned {found}; expected a tensor with one number that "
+        f"can be differentiated; {advice}"
+    )
 
 
 def train_one(

@@ -4,6 +4,7 @@ A method ends in a state dict or a ``ModelFailure``. Gradient methods that diffe
 of their losses train side by side.
 """
 
+import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ from palimpsest.methods import title, used
 from palimpsest.methods.answer_sets import Spent, stream_cost
 from palimpsest.methods.context import Context, GradientMethod, Method, State, descend, stackable
 from palimpsest.models.device import raise_machine_fault
+from palimpsest.plugins import IN_MEMORY, defined_at
 from palimpsest.stats.models import ModelFailure
 
 
@@ -92,7 +94,7 @@ def _attempt(method: Method, context: Context, run: Callable[[Context], Any]) ->
         return ModelFailure(FailureKind.RAISED, str(error))
     except (Exception, SystemExit) as error:
         raise_machine_fault(error)
-        return ModelFailure(FailureKind.RAISED, _describe(error))
+        return ModelFailure(FailureKind.RAISED, _describe(error, method))
 
 
 def _finish(method: Method, result: Any, context: Context) -> State | ModelFailure:
@@ -105,13 +107,19 @@ def _finish(method: Method, result: Any, context: Context) -> State | ModelFailu
     context.shared.costs[title(method)] = cost
     if isinstance(result, TrainingDiverged):
         return ModelFailure(FailureKind.DIVERGED, str(result))
-    return check_state(result, context.injected)
+    state = check_state(result, context.injected)
+    if isinstance(state, ModelFailure) and state.kind == FailureKind.OTHER_ARCHITECTURE:
+        return replace(state, reason=f"{defined_at(type(method).run)} returned {state.reason}")
+    return state
 
 
 def check_state(result: Any, expected: State) -> State | ModelFailure:
     """Return the state dict if it is the expected architecture with finite weights."""
     if not isinstance(result, Mapping):
-        return _misfit(f"returned {type(result).__name__}; expected a state dict")
+        found = "None" if result is None else f"a {type(result).__name__}"
+        names = "the names and tensors of context.injected"
+        reason = f"{found}; expected a state dict with {names}, changed; add a return"
+        return ModelFailure(FailureKind.OTHER_ARCHITECTURE, reason)
     tied = _tied(expected)
     state: dict[str, Tensor] = {}
     for name, like in expected.items():
@@ -175,9 +183,13 @@ def _repeats(value: Any, state: State) -> bool:
     )
 
 
-def _describe(error: BaseException) -> str:
-    """Return the error in one line with the line it came from."""
+def _describe(error: BaseException, method: Method) -> str:
+    """Return the error in one line with the last line of the method's own file on its way."""
+    module = type(method).__module__
+    file = getattr(sys.modules[module], "__file__", f"<{module}>")
     frames = traceback.extract_tb(error.__traceback__)
-    source = f" ({Path(frames[-1].filename).name} line {frames[-1].lineno})" if frames else ""
+    frame = next((frame for frame in reversed(frames) if frame.filename == file), frames[-1])
+    place = f"{Path(frame.filename).name} line {frame.lineno}: " if module not in IN_MEMORY else ""
     message = " ".join(str(error).split())[:300]
-    return f"raised {type(error).__name__}{': ' if message else ''}{message}{source}"
+    raised = f"raised {type(error).__name__}{': ' if message else ''}{message}"
+    return f"{raised} ({place}{frame.line})"

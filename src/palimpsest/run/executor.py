@@ -389,7 +389,8 @@ def _hand_out(work: Work, pool: Pool, workers: int, stop: StopSignal) -> None:
                 if lost_starting > ATTEMPTS:
                     raise PalimpsestError(
                         f"no worker can start ({message}); expected {workers}; correct what it "
-                        "says, then run the same command again"
+                        'says above (in a script, call palimpsest below `if __name__ == "__main__":'
+                        "`), then run the same command again"
                     )
             elif name in free:
                 free.remove(name)

@@ -28,14 +28,20 @@ _LONGEST_NAME = 255
 # Files that were being written: ours, and those that safetensors makes beside its target.
 _UNFINISHED = re.compile(r"\.tmp(-[0-9a-f]{12}|[A-Za-z0-9]{6})")
 _PERMISSION = ("permission to write there", "change the folder's permissions or choose another")
+_FOLDER = ("nothing but folders above it", "choose another folder")
 _ADVICE = {
+    errno.ENOTDIR: _FOLDER,
+    errno.EEXIST: _FOLDER,
     errno.ENOSPC: ("space on the device", "free some space"),
     errno.EDQUOT: ("room in the disk quota", "free some space"),
     errno.EFBIG: ("a smaller file or a higher limit", "raise the file size limit"),
     errno.EACCES: _PERMISSION,
     errno.EPERM: _PERMISSION,
     errno.EROFS: ("a file system that can be written", "choose another folder"),
-    errno.ENOENT: ("the folder to exist", "leave run folders alone while they are in use"),
+    errno.ENOENT: (
+        "the folder to exist",
+        "make it, and leave run folders alone while they are in use",
+    ),
 }
 
 

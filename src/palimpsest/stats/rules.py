@@ -92,13 +92,3 @@ class Rules:
             if item.name != "unmeasured_axes"
             and getattr(self, item.name) != getattr(default, item.name)
         }
-
-
-def refuse_unmeasured(rules: Rules) -> None:
-    """Refuse a configuration that leaves out standard axes by itself."""
-    if rules.unmeasured_axes:
-        raise PlanError(
-            f"{', '.join(rules.unmeasured_axes)} found; expected none: a certificate leaves out no "
-            "axis that could be measured",
-            key="rules.unmeasured_axes",
-        )

@@ -25,7 +25,7 @@ NPO = MethodGrid("npo", (("rate", (0.5, 1.0)), ("beta", (0.1, 0.5)), ("weight", 
 def sweep_plan() -> Plan:
     """Return the plan of the sweep."""
     methods = (ASCENT, NPO, KL_REVERSION, TASK_VECTOR)
-    return replace(palimpsest.preset("demo"), name="fair-sweep", seeds=(5, 6, 7), methods=methods)
+    return palimpsest.Plan.preset("demo", name="fair-sweep", seeds=(5, 6, 7), methods=methods)
 
 
 def count_passing(results: RunResults) -> dict[str, Share]:
