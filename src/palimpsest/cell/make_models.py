@@ -80,7 +80,7 @@ class Made:
     """What was written."""
 
     folders: tuple[Path, ...]
-    records: Mapping[str, Mapping[str, Any]]
+    records: Mapping[str, Mapping[str, Any]] = field(repr=False)
     failed: Mapping[str, str] = field(default_factory=dict)
     """The settings that gave no model, and why."""
 

@@ -95,6 +95,9 @@ class Verification:
     data: bytes = field(default=b"", repr=False, compare=False)
     """The bundle as it was read and verified; no part of the JSON document."""
 
+    def __repr__(self) -> str:
+        return f"<Verification: {ANSWERS[self.answer]}; {len(self.verdicts)} verdicts>"
+
     @property
     def answer(self) -> State:
         """``ok`` only when signed with the key that the reader gave; else the weakest of all."""

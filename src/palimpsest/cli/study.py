@@ -21,7 +21,7 @@ from palimpsest.cli.options import (
 )
 from palimpsest.cli.output import answer, say, status_lines
 from palimpsest.config.sections import Engine
-from palimpsest.errors import DamagedArtifact, PlanError, StudyFailed
+from palimpsest.errors import PlanError, StudyFailed
 
 if TYPE_CHECKING:
     from palimpsest.cell.study import StudyTask
@@ -145,11 +145,16 @@ def _run(plan: "Plan", out: Path, run: RunFlags, pool: str = "") -> None:
 
 
 def _raise_failed_plugins(results: "RunResults", task: "StudyTask") -> None:
-    """Raise if a method of the user's gave no candidate somewhere; everything else is kept."""
+    """Raise if methods of the user's gave no candidate somewhere; everything else is kept."""
+    failed: dict[tuple[str, str], str] = {}  # each reason once
     for cell in results.cells:
         for name, reason in cell.failed.items():
-            if cell.method(name) in task.plugins:
-                raise StudyFailed(f"method {cell.method(name)}: {name} in {cell.id}: {reason}")
+            failed.setdefault((cell.method(name), reason), f"{name} in {cell.id}")
+    lines = [
+        f"method {m}: {where}: {why}" for (m, why), where in failed.items() if m in task.plugins
+    ]
+    if lines:
+        raise StudyFailed("\n".join(lines))
 
 
 @app.command(group=BENCHMARKS)
@@ -177,7 +182,7 @@ def report(run: Path, /, *, json: AsJson = False) -> None:
     from palimpsest.paper.tables import paper_section
     from palimpsest.report.documents import write_documents
     from palimpsest.report.page import write_report
-    from palimpsest.report.results import read_run
+    from palimpsest.report.results import read_run, refuse_damage
 
     results = read_run(run)
     write_documents(results)
@@ -186,12 +191,7 @@ def report(run: Path, /, *, json: AsJson = False) -> None:
         say(f"not finished: {', '.join(f'{cell.id} ({cell.state})' for cell in results.missing)}")
     counts = {"finished": len(results.cells), "planned": len(results.planned)}
     answer({"report": str(page)} | counts if json else str(page))
-    if damaged := [cell for cell in results.missing if cell.state == "damaged"]:
-        reasons = "; ".join(f"{cell.id}: {cell.reason}" for cell in damaged)
-        raise DamagedArtifact(
-            f"the report lacks damaged cells ({reasons}); expected files as they were written; run "
-            "the command that made the run again to repair them"
-        )
+    refuse_damage(results)
 
 
 @app.command(group=BENCHMARKS)

@@ -18,7 +18,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -190,12 +190,12 @@ class Loaded:
     """
 
     name: str
-    config: Any
-    tokenizer: Any
-    weights: Mapping[str, Tensor]
+    config: Any = field(repr=False)
+    tokenizer: Any = field(repr=False)
+    weights: Mapping[str, Tensor] = field(repr=False)
     parameters: int
-    embedding: tuple[str, ...]
-    build: Callable[[], Any]
+    embedding: tuple[str, ...] = field(repr=False)
+    build: Callable[[], Any] = field(repr=False)
     revision: str = ""
 
     @cached_property
@@ -255,6 +255,11 @@ def load(
     ``name`` may be a ``transformers`` model in memory, with its ``tokenizer``; it is copied.
     ``base`` is the model under a LoRA adapter; without it the adapter's own config names one.
     DriftError if it is not the ``expected`` model, before it computes anything.
+
+    ::
+
+        loaded = palimpsest.load("pocket/qwen2-s")
+        loaded.model, loaded.tokenizer
     """
     if dtype not in DTYPES:
         raise ModelError(f"dtype: {dtype!r} found; expected one of {', '.join(DTYPES)}")

@@ -138,3 +138,7 @@ class LogReport:
 
     groups: tuple[Group, ...]
     problems: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        models, problems = sum(len(group.models) for group in self.groups), len(self.problems)
+        return f"<LogReport: {models} logs in {len(self.groups)} groups, {problems} problems>"

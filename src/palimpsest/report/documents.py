@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from palimpsest.errors import InputError
+from palimpsest.files import given_path
 from palimpsest.report.results import CellResult, RunResults, read_run
 from palimpsest.run.files import write_bytes, write_json
 from palimpsest.run.tables import table_bytes
@@ -286,7 +287,8 @@ class LoadedRun:
         self.path = results.path
 
     def __repr__(self) -> str:
-        return f"load_run({str(self.path)!r})"
+        frames = "verdicts, scores, items, curves, answers"
+        return f"<LoadedRun of {self.results!r}; frames: {frames}>"
 
     def summary(self) -> dict[str, Any]:
         """Return the outcome as one document: the contents of ``summary.json``."""
@@ -295,7 +297,7 @@ class LoadedRun:
     @cached_property
     def scores(self) -> "DataFrame":
         """One row per cell and model: its measures, its distances from the references, its fate."""
-        frame: DataFrame = _pandas().DataFrame(score_rows(self.results))
+        frame: DataFrame = import_pandas().DataFrame(score_rows(self.results))
         return frame
 
     @cached_property
@@ -309,7 +311,7 @@ class LoadedRun:
             named |= {k: v for k, v in document.items() if not isinstance(v, dict | list)}
             far = _distance(worst.get("sd"))
             rows.append(named | {"worst_axis": worst.get("name"), "worst_sd": far})
-        frame: DataFrame = _pandas().DataFrame(rows)
+        frame: DataFrame = import_pandas().DataFrame(rows)
         return frame
 
     @property
@@ -328,7 +330,7 @@ class LoadedRun:
         return self._stored("answers")
 
     def _stored(self, name: str) -> "DataFrame":
-        pandas = _pandas()
+        pandas = import_pandas()
         frames = []
         for cell in self.results.cells:
             if name in cell.tables:
@@ -342,18 +344,26 @@ class LoadedRun:
 
 
 def load_run(path: Path | str) -> LoadedRun:
-    """Return the run at ``path`` as data; see ``LoadedRun``."""
-    results = read_run(path)
+    """Return the run at ``path`` as data; its frames need pandas.
+
+    ::
+
+        run = palimpsest.load_run("demo-run")
+        run.scores.query("role == 'candidate'")[["model", "label", "p"]]
+    """
+    results = read_run(given_path("path", path))
     if results.missing:
+        states = ", ".join(f"{cell.id} ({cell.state})" for cell in results.missing[:5])
         warnings.warn(
-            f"{path}: {len(results.missing)} of {len(results.planned)} cells are not finished and "
-            "have no rows; run the same command again to finish them",
+            f"{path}: {len(results.missing)} of {len(results.planned)} cells have no rows, because "
+            f"they are not finished: {states}; run the same command again to finish them",
             stacklevel=2,
         )
     return LoadedRun(results)
 
 
-def _pandas() -> Any:
+def import_pandas() -> Any:
+    """Return pandas; InputError where it is not installed."""
     try:
         import pandas
     except ModuleNotFoundError as error:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 
-from palimpsest.errors import InputError
-from palimpsest.report.results import CellResult, RunResults, read_run
+from palimpsest.errors import InputError, PalimpsestError
+from palimpsest.report.results import CellResult, RunResults, read_run, refuse_damage
 from palimpsest.report.table import P_VALUE, Estimate, Row, Share, Table
 from palimpsest.stats.axes import axis
 from palimpsest.stats.controls import reference_bag
@@ -286,9 +286,24 @@ def compare_runs(paths: Sequence[Path]) -> list[Table]:
     labels = [p.name if names.count(p.name) == 1 else f"{p.parent.name}/{p.name}" for p in full]
     if len(set(labels)) < len(labels):
         raise InputError(f"{', '.join(labels)}: one is given twice; expected every run once")
-    runs = {label: read_run(path) for label, path in zip(labels, full)}
+    runs, unread = dict[str, RunResults](), list[PalimpsestError]()
+    for label, path in zip(labels, full):
+        try:
+            runs[label] = read_run(path)
+            refuse_damage(runs[label])
+        except PalimpsestError as error:
+            unread.append(error)
+    if unread:
+        raise type(unread[0])("\n".join(map(str, unread)))
     if not any(results.judged for results in runs.values()):
-        raise InputError(f"{', '.join(labels)}: no candidate was judged; finish a run first")
+        failed = [
+            f for results in runs.values() for cell in results.cells for f in cell.failed.items()
+        ]
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in failed) or "no cell is finished"
+        raise InputError(
+            f"{', '.join(labels)}: no candidate was measured ({reasons}); expected one at least; "
+            "correct what failed, or finish a run"
+        )
     return [leaderboard_table(runs), settings_table(runs)]
 
 

@@ -7,7 +7,7 @@ left out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -44,19 +44,19 @@ class CellResult:
     seed: int
     family: str
     gated: bool
-    models: Mapping[str, Model]
+    models: Mapping[str, Model] = field(repr=False)
     """What each model is, models that failed included."""
-    evaluation: CellMeasures
+    evaluation: CellMeasures = field(repr=False)
     """Every model on the screen's pool."""
-    known_label: CellMeasures | None
+    known_label: CellMeasures | None = field(repr=False)
     """Known-label models on the sealed pool; None when there are none."""
     verdict: Verdict | None
     """Under the run's own rules; None when there is no candidate."""
-    headroom: Headroom | None
+    headroom: Headroom | None = field(repr=False)
     """Of its forget facts; None when none was asked with evidence."""
-    summary: Mapping[str, Any]
+    summary: Mapping[str, Any] = field(repr=False)
     """The cell's record: steps, facts, beacon, dose."""
-    tables: Mapping[str, Table]
+    tables: Mapping[str, Table] = field(repr=False)
     """The stored tables: items, curves, measures."""
 
     @property
@@ -104,6 +104,12 @@ class RunResults:
     """How many lists of candidates the run has had: more than one if it was added to."""
     cells: tuple[CellResult, ...]
     missing: tuple[Missing, ...]
+
+    def __repr__(self) -> str:
+        cells = f"{len(self.cells)} of {len(self.planned)} cells finished"
+        failed = sum(len(cell.failed) for cell in self.cells)
+        found = f"a candidate certified in {self.certified}, failed candidates: {failed}"
+        return f"<RunResults of {self.kind} {self.name!r} in {self.path}: {cells}, {found}>"
 
     @property
     def name(self) -> str:
@@ -186,6 +192,18 @@ def read_run(path: Path | str) -> RunResults:
     left = tuple(missing[cell_id] for cell_id in run.cells if cell_id in missing)
     lists = run.rosters
     return RunResults(run.path, run.terms, rules, replaced(lists), len(lists), tuple(cells), left)
+
+
+def refuse_damage(results: RunResults) -> None:
+    """Raise DamagedArtifact, naming all of them, where cells of a run have damaged files."""
+    damaged = [cell for cell in results.missing if cell.state == "damaged"]
+    if damaged:
+        reasons = "; ".join(f"{cell.id}: {cell.reason}" for cell in damaged)
+        raise DamagedArtifact(
+            f"{results.path}: {count(len(damaged), 'cell is', 'cells are')} damaged ({reasons}); "
+            "expected files as they were written; to repair them, repeat the command that made "
+            "the run"
+        )
 
 
 def replaced(rosters: Sequence[FixedRoster]) -> tuple[str, ...]:

@@ -146,8 +146,8 @@ class CellMeasures:
     pool: str
     forget_facts: tuple[str, ...]
     probe_facts: tuple[str, ...]
-    models: Mapping[str, ModelMeasures]
-    records: Mapping[str, Model] = field(default_factory=dict)
+    models: Mapping[str, ModelMeasures] = field(repr=False)
+    records: Mapping[str, Model] = field(default_factory=dict, repr=False)
     """What each model of the cell is, models without scores included."""
 
     def __getitem__(self, name: str) -> ModelMeasures:

@@ -121,16 +121,16 @@ class Finding:
     """What was found about one candidate."""
 
     name: str
-    screened: Screened
-    values: Mapping[str, float | None]
+    screened: Screened = field(repr=False)
+    values: Mapping[str, float | None] = field(repr=False)
     """By axis; None where it was not measured."""
-    comparison: Comparison | None
+    comparison: Comparison | None = field(repr=False)
     """With the references; None where there are too few, or nothing to compare."""
     label: str
     """restored, suppressed, over-forgotten, damaged or two of them; else why there is none."""
-    left: Left | None = None
+    left: Left | None = field(default=None, repr=False)
     """What is left of the injected weights, unless it is hidden; None where nothing can be read."""
-    scale: Scale | None = None
+    scale: Scale | None = field(default=None, repr=False)
     """As far from retrainings as a mixture of this share; None where the audit could certify
     nothing."""
 
@@ -217,6 +217,8 @@ class Verdict:
     """Of every control, as of the findings."""
     hinges: tuple[str, ...] = ()
     """References without any of which the certified candidate would be rejected."""
+    unmeasured: tuple[str, ...] = ()
+    """Candidates that could not be made or measured, of which nothing is said."""
     conditions: tuple[str, ...] = ()
     """What else about the measurement differs from the default, one sentence each."""
 
@@ -226,6 +228,11 @@ class Verdict:
                 f"a verdict with candidate {self.candidate} and reason {self.reason} contradicts "
                 "itself"
             )
+
+    def __repr__(self) -> str:
+        from palimpsest.stats.words import headline
+
+        return f"<Verdict: {headline(self)}>"
 
     @property
     def certified(self) -> bool:
@@ -364,6 +371,11 @@ def decide(
     """Return the verdict on a cell's candidates; None where it has none.
 
     conditions: what else a reader must know of how the cell was measured.
+
+    ::
+
+        cell = palimpsest.load_run("demo-run").results.cells[0]
+        palimpsest.decide(cell.evaluation, palimpsest.Rules(alpha=0.01))
     """
     candidates = measures.of_role(Role.CANDIDATE)
     if not candidates:
@@ -410,6 +422,11 @@ def decide(
         ruler=evidence.ruler,
         scales={} if blocked else _scales(measures, evidence),
         hinges=() if candidate is None else evidence.bag.hinges(measures[candidate]),
+        unmeasured=tuple(
+            name
+            for name, model in measures.records.items()
+            if model.role is Role.CANDIDATE and name not in measures
+        ),
         conditions=tuple(conditions),
     )
 

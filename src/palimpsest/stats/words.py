@@ -23,7 +23,7 @@ UNPROVED = (
 SHORT = {
     Reason.UNDERPOWERED: "this audit has too little power",
     Reason.NOT_IDENTIFIABLE: "these facts cannot show whether anything was forgotten",
-    Reason.ALL_EXCLUDED: "every candidate still knows the forget facts",
+    Reason.ALL_EXCLUDED: "{every} still knows the forget facts",
     Reason.NO_REFERENCE: "there is no retraining to compare with",
     Reason.REFERENCES: "the references do not represent retrainings of the injected model",
     Reason.FEW_REFERENCES: "what is left was bounded, nothing else was tested",
@@ -51,7 +51,7 @@ def headline(verdict: Verdict) -> str:
     if verdict.candidate is None:
         assert verdict.reason is not None
         short = PROBES_FAIL if probes_fail(verdict) else SHORT[verdict.reason]
-        return f"Uncertified ({verdict.reason}): {short}."
+        return f"Uncertified ({verdict.reason}): {short.format(every=_every(verdict))}."
     pick = verdict.finding(verdict.candidate)
     assert pick.comparison is not None and pick.left is not None and references is not None
     told = (
@@ -65,6 +65,11 @@ def headline(verdict: Verdict) -> str:
         f"deviation: {distance(pick.comparison.worst)}); {_at_most(pick.left)} (95 %), unless "
         "hidden."
     )
+
+
+def _every(verdict: Verdict) -> str:
+    """Return whom a sentence about all candidates speaks of."""
+    return "every candidate that was measured" if verdict.unmeasured else "every candidate"
 
 
 def _partial_headline(verdict: Verdict, how: str) -> str:
@@ -150,7 +155,7 @@ def reasons(verdict: Verdict) -> list[str]:
     elif verdict.findings and verdict.references and verdict.references.names:
         far = [f for f in verdict.findings if f.comparison is not None and f.comparison.rejected]
         if far and len(far) == len(verdict.findings):
-            subject = far[0].name if len(far) == 1 else "every candidate"
+            subject = far[0].name if len(far) == 1 else _every(verdict)
             lines.append(f"Even so, {subject} can be distinguished from retrainings.")
     return lines + ([power_sentence(verdict)] if verdict.controls else [])
 
@@ -294,6 +299,10 @@ def _counted(controls: tuple[Control, ...], kind: ControlKind) -> tuple[int, int
 def remarks(verdict: Verdict) -> list[str]:
     """Return what a reader of any verdict on this cell should know."""
     notes = []
+    if verdict.unmeasured:
+        names, more = ", ".join(verdict.unmeasured[:5]), len(verdict.unmeasured) - 5
+        others = f" and {count(more, 'other', 'others')}" if more > 0 else ""
+        notes.append(f"Not measured, and so not judged: {names}{others}.")
     if verdict.rules.unmeasured_axes:
         titles = ", ".join(axis(name).title for name in verdict.rules.unmeasured_axes)
         notes.append(f"Axes not measured, because these facts do not allow it: {titles}.")
@@ -358,7 +367,7 @@ def _why(verdict: Verdict) -> str:
     if verdict.reason is Reason.NOT_IDENTIFIABLE:
         return _not_identifiable(verdict)
     if verdict.reason is Reason.ALL_EXCLUDED:
-        return "The screen finds the forget facts in every candidate."
+        return f"The screen finds the forget facts in {_every(verdict)}."
     if verdict.reason is Reason.NO_REFERENCE:
         nearest = (
             f" {verdict.nearest} has the smallest residual after re-acquisition; this is only a "
