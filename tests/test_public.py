@@ -14,9 +14,9 @@ def run(code: str) -> str:
 
 def test_the_public_names_are_these_and_can_be_had():
     assert palimpsest.__all__ == [
-        *("Answer", "Fact", "PalimpsestError", "Plan", "Rules", "Verdict", "audit", "decide"),
-        *("load", "load_config", "load_run", "logs", "preset", "read_facts", "retrain"),
-        *("screen", "study", "unlearn", "verify"),
+        *("Answer", "Fact", "GradientMethod", "Knobs", "PalimpsestError", "Plan", "Rules"),
+        *("Verdict", "audit", "certify", "compare", "decide", "facts", "load", "load_run", "logs"),
+        *("plots", "read_facts", "retrain", "screen", "study", "unlearn", "verify"),
     ]
     for name in palimpsest.__all__:
         assert getattr(palimpsest, name) is not None

@@ -8,13 +8,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from palimpsest.api import Answer, audit, retrain, study, unlearn
-    from palimpsest.certificate import verify
-    from palimpsest.config.load import load_config
+    from palimpsest import facts, plots
+    from palimpsest.api import Answer, audit, compare, retrain, study, unlearn
+    from palimpsest.certificate import certify, verify
     from palimpsest.config.plan import Plan
-    from palimpsest.config.presets import preset
     from palimpsest.errors import PalimpsestError
     from palimpsest.facts.files import Fact, read_facts
+    from palimpsest.methods.context import GradientMethod, Knobs
     from palimpsest.models.checkpoint import load
     from palimpsest.openunlearning import logs, screen
     from palimpsest.report.documents import load_run
@@ -24,19 +24,18 @@ if TYPE_CHECKING:
 __version__ = "0.3.0"
 
 __all__ = [
-    "Answer", "Fact", "PalimpsestError", "Plan", "Rules", "Verdict", "audit", "decide", "load",
-    "load_config", "load_run", "logs", "preset", "read_facts", "retrain", "screen",
-    "study", "unlearn", "verify",
+    "Answer", "Fact", "GradientMethod", "Knobs", "PalimpsestError", "Plan", "Rules", "Verdict",
+    "audit", "certify", "compare", "decide", "facts", "load", "load_run", "logs", "plots",
+    "read_facts", "retrain", "screen", "study", "unlearn", "verify",
 ]  # fmt: skip
 
 _HOMES = {
-    "palimpsest.api": ("Answer", "audit", "retrain", "study", "unlearn"),
-    "palimpsest.certificate": ("verify",),
-    "palimpsest.config.load": ("load_config",),
+    "palimpsest.api": ("Answer", "audit", "compare", "retrain", "study", "unlearn"),
+    "palimpsest.certificate": ("certify", "verify"),
     "palimpsest.config.plan": ("Plan",),
-    "palimpsest.config.presets": ("preset",),
     "palimpsest.errors": ("PalimpsestError",),
     "palimpsest.facts.files": ("Fact", "read_facts"),
+    "palimpsest.methods.context": ("GradientMethod", "Knobs"),
     "palimpsest.models.checkpoint": ("load",),
     "palimpsest.openunlearning": ("logs", "screen"),
     "palimpsest.report.documents": ("load_run",),
@@ -46,6 +45,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name in ("facts", "plots"):
+        return import_module(f"palimpsest.{name}")
     for module, names in _HOMES.items():
         if name in names:
             return getattr(import_module(module), name)

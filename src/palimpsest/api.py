@@ -3,24 +3,33 @@
 Each runs (or resumes) the work in a folder and returns an object read from it once.
 """
 
+import inspect
+import io
+import multiprocessing
 import os
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from palimpsest.cell.launch import RunOptions, launch, progress_listener
-from palimpsest.config.commands import AuditConfig, RetrainConfig, UnlearnConfig
-from palimpsest.config.load import load_config
+from palimpsest.config.commands import AuditConfig, ExampleRecipe, RetrainConfig, UnlearnConfig
+from palimpsest.config.load import load_config, meanings, plain, read_plan
 from palimpsest.config.plan import Plan
-from palimpsest.config.sections import Engine, Knob, Prompt
-from palimpsest.errors import StudyFailed
+from palimpsest.config.sections import Engine, Injection, Knob, Prompt
+from palimpsest.errors import PlanError, StudyFailed
+from palimpsest.files import given_path
 from palimpsest.report.documents import FORMAT, run_document, verdict_document, write_documents
 from palimpsest.report.results import RunResults, read_run
 from palimpsest.stats.rules import Rules
 from palimpsest.stats.verdict import Verdict, early_verdict
+from palimpsest.stats.words import headline
+from palimpsest.text import shown
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from palimpsest.cell.audit import AuditTask
     from palimpsest.cell.launch import Task
     from palimpsest.cell.make_models import Made
@@ -28,6 +37,23 @@ if TYPE_CHECKING:
 PathLike = str | os.PathLike[str]
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, and how many steps are done out of how many."""
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _explained(*kinds: type) -> Callable[[F], F]:
+    """Return a decorator that adds what the fields of these classes mean to a docstring."""
+    known = {name: text for kind in kinds for name, text in meanings(kind).items()}
+
+    def explain(function: F) -> F:
+        names = [name for name in inspect.signature(function).parameters if name in known]
+        form: Any = {"width": 96, "initial_indent": "    ", "subsequent_indent": "        "}
+        lines = [textwrap.fill(f"{name}: {known[name]}", **form) for name in names]
+        function.__doc__ = "\n".join([f"{function.__doc__}", "    Keys:", "", *lines])
+        return function
+
+    return explain
 
 
 @dataclass(frozen=True)
@@ -39,6 +65,10 @@ class Answer:
     results: RunResults | None = None
     """None where nothing had to be run."""
     verdict: Verdict | None = None
+
+    def __repr__(self) -> str:
+        told = "no verdict" if self.verdict is None else headline(self.verdict)
+        return f"<Answer: {told} Run: {self.run}>"
 
     @property
     def run(self) -> Path | None:
@@ -64,6 +94,7 @@ class Answer:
         return 0 if self.certified else 3
 
 
+@_explained(AuditConfig)
 def audit(
     base: Any,
     injected: Any,
@@ -102,21 +133,24 @@ def audit(
     probes to generate. What is in memory is written beside the run folder, to ``OUT.given/``.
     executor: ``inline`` does everything in this process, ``local`` in worker processes, ``ray`` on
     a cluster. Running it again with the same arguments resumes it; with one more candidate, only
-    that one is measured. The other arguments are the keys of ``AuditConfig``.
+    that one is measured.
 
     ::
 
         answer = palimpsest.audit(
-            "base", "injected", {"npo": "unlearned"}, "forget.jsonl", "retain.jsonl",
-            "probes.jsonl", "general.txt", ["retrained-0", "retrained-1"], out="run",
+            "pocket/qwen2-s", "models/injected", {"npo": "npo/npo-w12"}, "forget.jsonl",
+            "retain.jsonl", "probe.jsonl", "general.txt", references_folder="models",
+            out="audit-run",
         )
         answer.certified, answer.verdict.reason
     """
     values = _settings(locals())
     from palimpsest.cell.audit import AuditTask
-    from palimpsest.cell.checkpoints import on_disk
+    from palimpsest.cell.checkpoints import check_out, on_disk
 
-    config = load_config(AuditConfig, on_disk(values, os.fspath(out), tokenizer))
+    folder = str(given_path("out", out))
+    check_out(Path(f"{folder}.given"))
+    config = load_config(AuditConfig, on_disk(values, folder, tokenizer))
     options = _options(executor, workers, reuse, progress)
     return judge(AuditTask(config, options.reuse, options.workers), options)
 
@@ -141,7 +175,7 @@ def judge(task: "AuditTask", options: RunOptions) -> Answer:
 
 
 def study(
-    plan: Plan | PathLike,
+    plan: Plan | Mapping[str, Any] | PathLike,
     out: PathLike | None = None,
     *,
     pool: PathLike = "",
@@ -150,25 +184,29 @@ def study(
     reuse: PathLike = "",
     progress: Progress | None = None,
 ) -> RunResults:
-    """Run (or resume) a study and return its results; ``plan`` is a Plan, a preset or a file.
+    """Run (or resume) a study and return its results.
 
+    plan: a Plan, the name of a preset, a YAML file, or keys and values as in YAML.
+    out: run folder; ``runs/NAME`` by default, after the plan's name.
     pool: file of a sealed pool of your own. The others are as for ``audit``.
 
     ::
 
-        results = palimpsest.study("demo", "run", executor="local", workers=2)
-        [verdict.status for _, verdict in results.judged]
+        plan = palimpsest.Plan.preset(
+            "demo", seeds=[0, 1], methods=["rollback", "npo"], replication={"draws": 5}
+        )
+        results = palimpsest.study(plan, "demo-run")
+        [verdict.status for cell, verdict in results.judged]
     """
     from palimpsest.cell.study import StudyTask
-    from palimpsest.config.presets import PRESETS, preset
 
-    if not isinstance(plan, Plan):
-        name = os.fspath(plan)
-        plan = preset(name) if name in PRESETS else load_config(Plan, {}, name)
-    task = StudyTask(plan, Path(out or Path("runs") / plan.name), os.fspath(pool))
+    chosen = read_plan(plan, {})
+    folder = Path("runs") / chosen.name if out is None else given_path("out", out)
+    task = StudyTask(chosen, folder, str(given_path("pool", pool)) if pool else "")
     return run_task(task, _options(executor, workers, reuse, progress))
 
 
+@_explained(Injection, ExampleRecipe, RetrainConfig)
 def retrain(
     base: PathLike,
     out: PathLike,
@@ -200,23 +238,25 @@ def retrain(
 ) -> "Made":
     """Train references with your own model and return their folders.
 
-    The arguments are the keys of ``RetrainConfig``; from ``epochs`` to ``general_items`` they are
-    the recipe, of which None takes the default.
+    From ``epochs`` to ``general_items`` the arguments are the recipe; None takes the default.
 
     ::
 
-        made = palimpsest.retrain("base", "references", train="train.jsonl", epochs=20, draws=20)
+        made = palimpsest.retrain(
+            "pocket/qwen2-s", "models", train="train.jsonl", with_forget=True, draws=5
+        )
         made.folders
     """
     return _make(RetrainConfig, _options(executor, workers, "", progress), _settings(locals()))
 
 
+@_explained(Injection, ExampleRecipe, UnlearnConfig)
 def unlearn(
     injected: PathLike,
     out: PathLike,
     *,
     base: PathLike,
-    method: str = UnlearnConfig.method,
+    method: Any = UnlearnConfig.method,
     knobs: Mapping[str, Knob | Sequence[Knob]] | None = None,
     unlearning_steps: int = UnlearnConfig.unlearning_steps,
     train: PathLike = "",
@@ -243,14 +283,14 @@ def unlearn(
 ) -> "Made":
     """Make candidates with your own model, one per combination of the knobs' values.
 
-    The arguments are the keys of ``UnlearnConfig``; from ``epochs`` to ``general_items`` they are
-    the recipe of the injected model, of which None takes what its palimpsest.json says, or the
-    default.
+    method: a name, a class, or an object with its knobs set. From ``epochs`` to ``general_items``
+    the arguments are the recipe of the injected model, of which None takes what its palimpsest.json
+    says, or the default.
 
     ::
 
         made = palimpsest.unlearn(
-            "injected", "npo", base="base", train="train.jsonl", method="npo",
+            "models/injected", "npo", base="pocket/qwen2-s", train="train.jsonl", method="npo",
             knobs={"weight": [3.0, 12.0]},
         )
         made.folders, made.failed
@@ -264,12 +304,33 @@ def _make(
     """Return what a command makes of the settings of the function of its name."""
     from palimpsest.cell.make_models import MakeTask, make_models
 
-    if values.get("knobs"):
-        values["knobs"] = {
-            name: list(several) if isinstance(several, list | tuple) else [several]
-            for name, several in values["knobs"].items()
-        }
+    method, knobs = plain(values.get("method")), values.get("knobs")
+    if isinstance(method, dict):  # of an object with its knobs set
+        values["method"], knobs = method.pop("name"), method | dict(knobs or {})
+    if isinstance(knobs, Mapping):
+        several = {n: v if isinstance(v, list | tuple) else [v] for n, v in knobs.items()}
+        values["knobs"] = {name: list(chosen) for name, chosen in several.items()}
     return make_models(MakeTask(load_config(kind, values)), options)
+
+
+def compare(*runs: PathLike) -> "DataFrame":
+    """Return one row per method over all cells of these runs, the nearest to retraining first.
+
+    The columns are those of ``palimpsest compare --csv``; needs pandas.
+
+    ::
+
+        palimpsest.compare("demo-run")[["method", "most frequent label", "cost, retrainings"]]
+    """
+    from palimpsest.report.documents import import_pandas
+    from palimpsest.report.leaderboard import compare_runs
+    from palimpsest.report.table import as_csv
+
+    if not runs:
+        raise PlanError("none given; expected at least one run folder", key="runs")
+    board = compare_runs([given_path("runs", run) for run in runs])[0]
+    frame: DataFrame = import_pandas().read_csv(io.StringIO(as_csv(board)))
+    return frame
 
 
 def run_task(task: "Task", options: RunOptions) -> RunResults:
@@ -280,7 +341,17 @@ def run_task(task: "Task", options: RunOptions) -> RunResults:
 
 
 def _options(executor: str, workers: int, reuse: PathLike, progress: Progress | None) -> RunOptions:
-    return RunOptions(executor, workers, progress_listener(progress), os.fspath(reuse))
+    """Return the options of a run, checked; PlanError in a worker that imports the script again."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise PlanError(
+            "this script is imported again by every worker process, and starts its run again; "
+            'expected its calls below `if __name__ == "__main__":`; move them there',
+            key="executor",
+        )
+    if not (progress is None or callable(progress)):
+        raise PlanError(f"expected a function, got {shown(progress)}", key="progress")
+    taken = str(given_path("reuse", reuse)) if reuse else ""
+    return RunOptions(executor, workers, progress_listener(progress), taken)
 
 
 def _settings(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from palimpsest.certificate.signature import (
     signer,
 )
 from palimpsest.errors import InputError
+from palimpsest.files import given_path
 from palimpsest.run.files import digest, make_folder, write_bytes
 from palimpsest.run.store import Run
 
@@ -41,9 +42,15 @@ def verify(bundle_path: Path | str, public_key: Path | str | None = None) -> Ver
     """Return the verification of the bundle in a file; InputError when it cannot be read at all.
 
     ``public_key`` is a PEM file with the key that the bundle must be signed with.
+
+    ::
+
+        checked = palimpsest.verify("certificate.zip")
+        checked.answer, checked.verdicts
+        print("\\n".join(checked.lines()))
     """
-    public = None if public_key is None else read_public(public_key)
-    return examine(read_bundle(Path(bundle_path)), public)
+    public = None if public_key is None else read_public(given_path("public_key", public_key))
+    return examine(read_bundle(given_path("bundle_path", bundle_path)), public)
 
 
 def certify(
@@ -57,8 +64,12 @@ def certify(
     ``key_path`` is an Ed25519 private key in PEM form; ``pool_path`` the file of a sealed pool of
     the user's own, which the certificate reveals. Nothing is written unless the bundle passes every
     check of ``verify``.
+
+    ::
+
+        palimpsest.certify("demo-run", "certificate.zip")
     """
-    run = Run.open(run_path)
+    run = Run.open(given_path("run_path", run_path))
     key = None if key_path is None else read_private(key_path)
     public = None if key is None else public_of(key)
     out = run.path / "certificate.zip" if out_path is None else Path(out_path)

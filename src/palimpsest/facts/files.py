@@ -25,6 +25,7 @@ from pydantic import AfterValidator, Field
 
 from palimpsest.errors import FactsError, PlanError
 from palimpsest.facts.rows import PROMPT_LIMIT, PROMPTS_LIMIT, numbered_rows, position, read_objects
+from palimpsest.files import given_path
 from palimpsest.schema import build
 from palimpsest.text import name_problem, shown, shown_path
 
@@ -167,8 +168,13 @@ def read_facts(path: Path | str, role: str = "facts") -> tuple[Fact, ...]:
 
     role: the set (forget, retain, probe); retain facts may come without ``heldout``, probes
     without ``trained``.
+
+    ::
+
+        facts = palimpsest.read_facts("forget.jsonl", "forget")
+        facts[0].answer, facts[0].heldout
     """
-    return check_sets({role: path})[role]
+    return check_sets({role: given_path("path", path)})[role]
 
 
 def check_sets(paths: Mapping[str, Path | str]) -> dict[str, tuple[Fact, ...]]:

@@ -116,6 +116,33 @@ def draw_testbed(
     return Testbed(gone, kept, never, tuple(questions))
 
 
+def invent(
+    seed: str = "0", *, forget: int = 4, retain: int = 4, probes: int = 16
+) -> dict[str, tuple[Fact, ...]]:
+    """Return invented facts by set: to forget, to retain, and probes, which no model learns.
+
+    ::
+
+        facts = palimpsest.facts.invent("my seed")
+        facts["forget"][0].trained, facts["forget"][0].answer
+    """
+    bed, sets = draw_testbed(seed, forget, retain, probes, 3), dict[str, tuple[Fact, ...]]()
+    for name, triples in bed.sets().items():
+        asked = {triple.id: [q for q in bed.questions if q.fact == triple.id] for triple in triples}
+        sets["probes" if name == "probe" else name] = tuple(
+            Fact(
+                triple.id,
+                triple.object,
+                tuple(q.prompt for q in asked[triple.id] if q.pool in TRAINED_POOLS),
+                tuple(q.prompt for q in asked[triple.id] if q.pool == Pool.EVALUATION),
+                subject=triple.subject,
+                relation=triple.relation,
+            )
+            for triple in triples
+        )
+    return sets
+
+
 def fact_questions(name: str, triple: Triple, phrasings: int) -> Iterator[Question]:
     """Yield a fact's open questions: some injection phrasings as trained, cloze and evaluation."""
     injection = POOLS[triple.relation]["injection"]

@@ -41,6 +41,7 @@ from palimpsest.openunlearning.screening import FEWEST, screen
 from palimpsest.stats.comparison import p_value, which_test
 from palimpsest.stats.multiplicity import holm
 from palimpsest.stats.rules import MINIMUM_REFERENCES, Rules
+from palimpsest.text import shown
 
 ALPHA, MINIMUM = Rules.alpha, MINIMUM_REFERENCES
 ANCHORS = ("pretrained", "retrained", "raw")
@@ -59,7 +60,7 @@ DAMAGED = {
 
 
 def logs(
-    paths: Iterable[Path | str],
+    paths: Path | str | Iterable[Path | str],
     *,
     roles: Mapping[str, str] | None = None,
     bases: Mapping[str, str] | None = None,
@@ -77,7 +78,15 @@ def logs(
     anchor: pretrained, retrained or raw; by default the first of them that a group has.
     forget_task, holdout_task: tasks (or patterns) of lm-evaluation-harness; its samples are read
         instead of OpenUnlearning's logs.
+
+    ::
+
+        report = palimpsest.logs("saves", roles={"retain*": "retrained"})
+        [(model.name, model.outcome) for group in report.groups for model in group.models]
     """
+    paths = [paths] if isinstance(paths, str | Path) else paths
+    if not isinstance(paths, Iterable):
+        raise PlanError(f"expected folders or files, got {shown(paths)}", key="paths")
     if score not in (None, *SCORES):
         raise PlanError(f"{score!r} found; expected one of {', '.join(SCORES)}", key="score")
     if anchor not in (None, *ANCHORS):

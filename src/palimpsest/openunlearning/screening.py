@@ -86,8 +86,11 @@ def screen(
 def _deltas(
     scores: ArrayLike, anchor: ArrayLike | None
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    mine = np.asarray(scores, np.float64)
-    theirs = np.zeros_like(mine) if anchor is None else np.asarray(anchor, np.float64)
+    try:
+        mine = np.asarray(scores, np.float64)
+        theirs = np.zeros_like(mine) if anchor is None else np.asarray(anchor, np.float64)
+    except (TypeError, ValueError) as error:
+        raise ScoreError(f"scores are not numbers ({error}); expected one per question") from error
     if mine.ndim != 1 or mine.shape != theirs.shape:
         raise ScoreError(
             f"scores of shape {mine.shape}, anchor's {theirs.shape}; expected one score per "
