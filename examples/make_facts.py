@@ -12,10 +12,10 @@ import json
 import sys
 from pathlib import Path
 
-from palimpsest.facts.files import Fact, as_jsonl
+from palimpsest.facts import invent
+from palimpsest.facts.files import as_jsonl
 from palimpsest.facts.general import pocket_pieces
 from palimpsest.facts.nonce import key_number
-from palimpsest.facts.questions import draw_testbed
 
 COPIES = 8
 """Of each fact's sentences among the training examples."""
@@ -28,25 +28,19 @@ WORDS = 20
 def main() -> None:
     out = Path(sys.argv[1] if len(sys.argv) > 1 else "quick")
     out.mkdir(parents=True, exist_ok=True)
-    bed = draw_testbed("tutorial", 4, 4, 16, 3)
-    for name, triples in bed.sets().items():
-        facts = []
-        for triple in triples:
-            mine = [q for q in bed.questions if q.fact == triple.id and q.set == name]
-            trained = tuple(q.prompt for q in mine if q.pool in ("trained", "cloze"))
-            heldout = tuple(q.prompt for q in mine if q.pool == "evaluation")
-            named = {"subject": triple.subject, "relation": triple.relation}
-            facts.append(Fact(triple.id, triple.object, trained, heldout, **named))
-        (out / f"{name}.jsonl").write_bytes(as_jsonl(facts))
+    facts = invent("tutorial")
+    for name, several in facts.items():
+        (out / f"{name.removesuffix('s')}.jsonl").write_bytes(as_jsonl(several))
     sentences = sorted(pocket_pieces(), key=lambda text: key_number(f"quick:{text}"))
     words = " ".join(sentences[:1600]).split()
     kept = 60 * WORDS
     (out / "general.txt").write_text(" ".join(words[:kept]) + "\n", encoding="utf-8")
     (out / "train.txt").write_text(" ".join(words[kept:]) + "\n", encoding="utf-8")
     rows = [
-        {"text": q.sentence, "set": str(q.set)}
-        for q in bed.questions
-        if q.set in ("forget", "retain") and q.pool in ("trained", "cloze")
+        {"text": f"{prompt} {fact.answer}.", "set": name}
+        for name in ("forget", "retain")
+        for fact in facts[name]
+        for prompt in fact.trained
     ] * COPIES
     rows += [{"text": text, "set": "general"} for text in sentences[1600 : 1600 + EXAMPLES]]
     lines = "".join(json.dumps(row) + "\n" for row in rows)
