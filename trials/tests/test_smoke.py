@@ -11,7 +11,6 @@ import yaml
 
 import palimpsest
 import palimpsest_trials
-from palimpsest.config.load import load_config
 from palimpsest.config.plan import Plan
 from palimpsest.config.presets import HELD_POOL, PAPER_POOL
 from palimpsest.facts.questions import draw_testbed
@@ -50,7 +49,7 @@ def test_both_distributions_have_one_version():
 
 def test_the_plan_of_the_trial_names_every_adversary_and_the_measures():
     written = yaml.safe_load((ROOT / "trials" / "plans" / "criteria.yaml").read_text("utf-8"))
-    plan = palimpsest.load_config(Plan, written)
+    plan = palimpsest.Plan.read(written)
     own = {f"palimpsest_trials:{name}" for names in ADVERSARIES.values() for name in names}
     assert own <= set(plan.known_label)
     assert len(chosen(plan.known_label)) == len(plan.known_label)
@@ -59,7 +58,7 @@ def test_the_plan_of_the_trial_names_every_adversary_and_the_measures():
 
 def test_the_plans_of_the_papers_figures_have_its_pool_and_one_fixed_schedule():
     for name in ("paper-pocket", "paper-unseen"):
-        plan = load_config(Plan, {"seeds": [0]}, ROOT / "trials" / "plans" / f"{name}.yaml")
+        plan = Plan.read(ROOT / "trials" / "plans" / f"{name}.yaml", seeds=[0])
         assert not plan.beacon and len(plan.models) == 9
         assert candidates(plan.methods) == candidates((*PAPER_POOL, *HELD_POOL))
 

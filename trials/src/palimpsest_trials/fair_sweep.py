@@ -8,7 +8,6 @@ cells of one pocket model; about 20 minutes on two cores.
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import palimpsest

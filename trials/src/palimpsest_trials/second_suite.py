@@ -18,7 +18,6 @@ import numpy as np
 from palimpsest.cell.launch import RunOptions, launch
 from palimpsest.cell.plan import CellPlan
 from palimpsest.cell.study import StudyTask
-from palimpsest.config.load import load_config
 from palimpsest.config.plan import Plan
 from palimpsest.errors import InputError, StoreError
 from palimpsest.facts.questions import Pool, pool_questions
@@ -73,7 +72,7 @@ def run_second(first: RunResults, out: Path, options: RunOptions) -> tuple[RunRe
     methods = [{"name": entry["method"], **entry["knobs"]} for entry in roster]
     known = {item.name for item in fields(Plan)} & first.terms.config.keys()
     values = {key: first.terms.config[key] for key in known}
-    plan = load_config(Plan, values | {"methods": methods})
+    plan = Plan.read(values, methods=methods)
     second = read_run(launch(SecondSuite(plan, out, picks=picks), options).path)
     for cell in second.cells:
         for name in cell.candidates:
