@@ -46,7 +46,7 @@ COUNTS = ("judged", "rejected", "excluded", "certified")
 RULE_COLUMNS = ("role", "model", "references", *COUNTS)
 Rows = list[dict[str, str]]
 
-SHOWN = {"pocket": "pocket", "stories15m": "stories15M"}
+SHOWN = {"stories15m": "stories15M"}
 """Runs of this edition in the tables, with their titles."""
 KEEPING = "known-label models that keep facts"
 RESCALED = "rescaled-retrained"
