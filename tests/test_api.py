@@ -88,7 +88,7 @@ def test_a_study_takes_a_plan_a_preset_a_mapping_and_a_file(tmp_path, monkeypatc
     file = tmp_path / "plan.yaml"
     file.write_text("preset: demo\nseeds: [3]\n")
     wanted = palimpsest.Plan.preset("demo", seeds=[3])
-    for plan in (wanted, {"preset": "demo", "seeds": [3]}, file, str(file), "demo"):
+    for plan in (wanted, {"preset": "demo", "seeds": range(3, 4)}, file, str(file), "demo"):
         palimpsest.study(plan, tmp_path / "run")
     assert seen == [wanted] * 4 + [palimpsest.Plan.preset("demo")]
 

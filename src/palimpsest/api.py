@@ -308,8 +308,8 @@ def _make(
     if isinstance(method, dict):  # of an object with its knobs set
         values["method"], knobs = method.pop("name"), method | dict(knobs or {})
     if isinstance(knobs, Mapping):
-        several = {n: v if isinstance(v, list | tuple) else [v] for n, v in knobs.items()}
-        values["knobs"] = {name: list(chosen) for name, chosen in several.items()}
+        several = {name: plain(chosen) for name, chosen in knobs.items()}
+        values["knobs"] = {n: v if isinstance(v, list) else [v] for n, v in several.items()}
     return make_models(MakeTask(load_config(kind, values)), options)
 
 

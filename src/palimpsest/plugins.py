@@ -66,9 +66,11 @@ def find_plugin(name: str) -> Any:
 
 def defined_at(function: Any) -> str:
     """Return the name of a plug-in's function, with its file and line where it is in one."""
-    code = inspect.unwrap(function).__code__
-    place = f" ({Path(code.co_filename).name} line {code.co_firstlineno})"
-    return f"{function.__qualname__}{'' if function.__module__ in IN_MEMORY else place}"
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    name = getattr(function, "__qualname__", type(function).__name__)
+    if code is None or function.__module__ in IN_MEMORY:
+        return f"{name}"
+    return f"{name} ({Path(code.co_filename).name} line {code.co_firstlineno})"
 
 
 def source_digest(found: Any) -> str:

@@ -113,8 +113,10 @@ def plain(value: Any) -> Any:
         }
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
+    if isinstance(value, tuple | list | range):
         return [plain(item) for item in value]
+    if getattr(value, "shape", None) == ():  # one number of numpy or torch
+        return value.item()
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
@@ -127,8 +129,7 @@ def _named(given: Any) -> Any:
     if given is kind:
         return name
     known = dataclasses.fields(given) if dataclasses.is_dataclass(given) else ()
-    set_ = {item.name: getattr(given, item.name) for item in known}
-    return {"name": name} | {knob: [value] for knob, value in set_.items()}
+    return {"name": name} | {item.name: [plain(getattr(given, item.name))] for item in known}
 
 
 def _is_mapping(hint: Any) -> bool:
