@@ -57,6 +57,14 @@ GIVEN: set[str] = set()
 AsJson = Annotated[
     bool, Parameter(name="--json", negative=(), help="Print one JSON document on stdout.")
 ]
+Explain = Annotated[
+    bool,
+    Parameter(
+        negative=(),
+        group=EXECUTION,
+        help="Also print the reasons, every candidate and every axis.",
+    ),
+]
 Repeatable = Annotated[list[str] | None, Parameter(negative=())]
 
 

@@ -160,7 +160,7 @@ def run_document(results: RunResults) -> dict[str, Any]:
         "kind": results.kind,
         "name": results.name,
         "rules_hash": results.terms.rules_hash,
-        "rosters": results.rosters,
+        "rosters": len(results.lists),
         "replaced": list(results.replaced),
         "planned": len(results.planned),
         "certified": results.certified,

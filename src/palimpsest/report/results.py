@@ -69,6 +69,16 @@ class CellResult:
         return self.models[name].method or name
 
     @property
+    def work(self) -> tuple[int, float] | None:
+        """How many models were trained, and what all other steps took, in retrainings."""
+        steps = self.summary["steps"]
+        costs = [_number(step.get("cost")) for step in steps]
+        trained = [cost for step, cost in zip(steps, costs) if step["kind"] == "train"]
+        recipes = (_texts(model.recipe) for model in self.models.values())
+        unit = trained[0] if trained else next(filter(None, recipes), 0.0)
+        return (len(trained), (sum(costs) - sum(trained)) / unit) if unit else None
+
+    @property
     def failed(self) -> Mapping[str, str]:
         """Candidates that could not be made or measured, with the reason."""
         return {
@@ -78,6 +88,17 @@ class CellResult:
             and model.failure is not None
             and model.failure.kind != "not_applicable"
         }
+
+
+def _texts(recipe: Mapping[str, Any]) -> float:
+    """Return how many texts a training by this recipe sees; 0 where it does not say."""
+    items = sum(_number(recipe.get(k)) for k in ("batch_size", "fact_items", "general_items"))
+    return _number(recipe.get("steps")) * items
+
+
+def _number(value: object) -> float:
+    """Return a number of a record that anyone may have written; 0 for anything else."""
+    return float(value) if isinstance(value, int | float) and 0 <= value < 1e18 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +118,8 @@ class RunResults:
     path: Path
     terms: Terms
     rules: Rules
-    replaced: tuple[str, ...]
-    """Candidates of earlier lists that are not in the last one: they were tried and are not
-    judged."""
-    rosters: int
-    """How many lists of candidates the run has had: more than one if it was added to."""
+    lists: tuple[FixedRoster, ...]
+    """The lists of candidates that the run has had: more than one if it was added to."""
     cells: tuple[CellResult, ...]
     missing: tuple[Missing, ...]
 
@@ -152,13 +170,46 @@ class RunResults:
         known = ", ".join(cell.id for cell in self.cells[:5]) or "none"
         raise StoreError(f"no finished cell {cell_id!r}; the first that are finished: {known}")
 
+    @property
+    def own(self) -> tuple[str, ...]:
+        """The methods that are not built in."""
+        last = self.lists[-1].models if self.lists else ()
+        return tuple(dict.fromkeys(entry["method"] for entry in last if entry.get("plugin")))
+
+    @property
+    def replaced(self) -> tuple[str, ...]:
+        """Candidates of earlier lists that are not in the last one as they were: they were tried
+        and are not judged."""
+        return replaced(self.lists)
+
     def tried(self) -> str:
         """Return in words which candidates were tried and are not judged; empty if none."""
         if not self.replaced:
             return ""
-        names = ", ".join(dict.fromkeys(self.replaced))
-        were = count(len(self.replaced), "candidate was", "candidates were")
-        return f"{were} tried in this run and replaced, and are not judged: {names}."
+        last = {entry["name"] for entry in self.lists[-1].models}
+        names = [f"an earlier version of {n}" if n in last else n for n in self.replaced]
+        one = len(names) == 1
+        were = count(len(names), "candidate was", "candidates were")
+        listed = ", ".join(dict.fromkeys(names))
+        return (
+            f"{were} tried in this run and replaced; {'it is' if one else 'they are'} not "
+            f"judged: {listed}."
+        )
+
+    def spent(self) -> str:
+        """Return in words what the audit itself took, in retrainings; empty where that is not
+        recorded. Given models are counted by the recipe that is recorded beside a reference."""
+        several = [work for cell in self.cells if (work := cell.work) is not None]
+        if not several:
+            return ""
+        trained, rest = (sorted(part)[len(several) // 2] for part in zip(*several))
+        each = " per cell" if len(self.planned) > 1 else ""
+        if not trained:
+            return f"Measuring took about as much work as {rest:.2g} retrainings."
+        return (
+            f"The audit took about as much work as {trained + rest:.0f} retrainings{each}: "
+            f"{trained} models trained, the rest for making and measuring the others."
+        )
 
     def question(self, prompt: str) -> str:
         """Return a prompt without the chat template or tags that the run puts around questions."""
@@ -190,8 +241,7 @@ def read_run(path: Path | str) -> RunResults:
         except DamagedArtifact as damage:
             missing[cell_id] = Missing(cell_id, "damaged", str(damage))
     left = tuple(missing[cell_id] for cell_id in run.cells if cell_id in missing)
-    lists = run.rosters
-    return RunResults(run.path, run.terms, rules, replaced(lists), len(lists), tuple(cells), left)
+    return RunResults(run.path, run.terms, rules, run.rosters, tuple(cells), left)
 
 
 def refuse_damage(results: RunResults) -> None:

@@ -194,7 +194,7 @@ def table_lines(table: Table, wide: int | None = None) -> str:
     names_alone = sum(sizes[2:]) + 2 * len(sizes) + 28 <= wide
     grid = Grid(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for index, (name, column) in enumerate(zip(table.columns, zip(*texts))):
-        number = not re.search("[A-Za-z]{3}", "".join(column))
+        number = not re.search("[A-Za-z]{2}", "".join(column))
         grid.add_column(
             Text(name),
             justify="right" if number else "left",

@@ -78,7 +78,7 @@ def candidates_table(results: RunResults) -> Table:
     ]
     reading = (
         "Values on the axes are distances from the mean retraining, in standard deviations of the "
-        "retrainings. By the rank rule, p is at least 1/(K + 1) with K retrainings. ≙ mixture: as "
+        "retrainings. By the rank rule, p is at least 1/(K + 1) with K retrainings. distance: as "
         "far from retrainings as a mixture with this share of the injected weights (90 % interval; "
         "100 %: as far as the injected model, or further); no share of knowledge. left, at most: "
         "share of the injected weights left, and its 95 % bound, unless they are hidden."
@@ -105,7 +105,7 @@ def controls_table(results: RunResults) -> Table:
 
 def _placed(scale: Scale | None) -> Row:
     """Return where a model lies on the scale; what is beyond the injected model is 1."""
-    columns = ("≙ mixture", "from", "to")
+    columns = ("distance", "from", "to")
     if scale is None:
         return dict.fromkeys(columns)
     numbers = (scale.share, scale.low, scale.high)
@@ -122,7 +122,7 @@ def _compared(comparison: Comparison | None, axes: Iterable[Axis]) -> Row:
 
 def _forms(axes: Iterable[Axis]) -> dict[str, str]:
     forms = dict.fromkeys((axis.title for axis in axes), "+.1f") | {"worst axis, sd": "+.1f"}
-    forms |= dict.fromkeys(("≙ mixture", "from", "to"), ".0%") | {"left": ".1%", "at most": ".1%"}
+    forms |= dict.fromkeys(("distance", "from", "to"), ".0%") | {"left": ".1%", "at most": ".1%"}
     return forms | dict.fromkeys(("p", "screen p", "screen p (Holm)"), P_VALUE)
 
 
