@@ -1,12 +1,13 @@
 """The command line answers on stdout, complains on stderr, and ends with the promised code."""
 
+import io
 import json
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -253,26 +254,47 @@ def test_methods_fit_the_terminal_and_cut_nothing_off(monkeypatch):
         assert set(row["knobs"]) <= {word.partition("=")[0] for word in words}
 
 
-def test_progress_is_one_line_per_event(capsys):
+STEPS = [
+    Event("", "run", words="RUN: 4 of 4 steps to do", total=1),
+    *(Event("a", "step", f"train-{n}", f"training {n}" * 20, n, 4, phase="train") for n in (0, 1)),
+    Event("a", "done", "train-1", "training 1", 2, 4, 3.0, phase="train"),
+    Event("a", "step", "score", "measuring \x1b[31mit", 2, 4, phase="score"),
+    Event("a", "again", "score", "its worker was lost"),
+    Event("a", "failed", "score", "no memory"),
+]
+
+
+def test_piped_progress_is_one_line_a_phase_within_80_columns(monkeypatch, capsys):
+    monkeypatch.setattr("palimpsest.cli.output.status", lambda run: made())
     watch = Watch(Path("RUN"))
-    for event in (
-        Event("", "run", words="run: 1 of 2 cells to do"),
-        Event("a", "step", "train", "training \x1b[31mit", 0, 2),
-        Event("a", "done", "train", "training it", 1, 2, 3.0),
-        Event("a", "again", "score", "its worker was lost"),
-        Event("a", "failed", "score", "no memory"),
-        Event("b", "finished", "finish"),
-    ):
+    for event in STEPS:
         watch.show(event)
     told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.splitlines() == [
-        "run: 1 of 2 cells to do",
-        r"a: training \x1b[31mit (0/2)",
+    assert told.out == "" and told.err.splitlines() == [
+        "RUN: 4 of 4 steps to do",
+        "training models (0 of 4 steps)",
+        r"measuring \x1b[31mit (2 of 4 steps, about 2.2 h left)",
         "a: its worker was lost",
         "a: score failed: no memory",
-        "b: finished",
     ]
+    Watch(Path("RUN")).show(replace(STEPS[-3], cell="c" * 80, words="w" * 80))
+    assert len(capsys.readouterr().err.rstrip()) <= 80
+
+
+@pytest.mark.parametrize("columns", [60, 120])
+def test_on_a_terminal_it_is_one_line_that_changes(columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr("palimpsest.cli.output.status", lambda run: made())
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    watch = Watch(Path("RUN"))
+    for event in STEPS:
+        watch.show(event)
+    first, lost, failed, rest = sys.stderr.getvalue().split("\n", 3)[0:4]  # type: ignore[attr-defined]
+    assert first == STEPS[0].words and failed.endswith("no memory") and rest == ""
+    *shown, last = lost.split("\r\x1b[K")
+    assert len(shown) == 3 and last == "a: its worker was lost"
+    assert all(len(line) < columns and "of 4 steps" in line for line in shown)
 
 
 # -- the status of a run ---------------------------------------------------------------------------
@@ -324,14 +346,3 @@ def test_a_run_without_a_process_says_how_to_resume():
 )
 def test_durations_are_in_the_usual_units(seconds, said):
     assert duration(seconds) == said
-
-
-def test_a_line_per_step_has_the_time_left(monkeypatch, capsys):
-    monkeypatch.setattr("palimpsest.cli.output.status", lambda run: made())
-    watch = Watch(Path("RUN"))
-    watch.show(Event("", "run", words="RUN: 1 of 1 cells to do"))
-    for done in (0, 1, 2):
-        watch.show(Event("a", "step", "train", "training", done, 4))
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[1] == "a: training (0/4)"
-    assert lines[2:] == [f"a: training ({n}/4, about 2.2 h left)" for n in (1, 2)]

@@ -475,4 +475,4 @@ def _recipe(place: str) -> dict[str, Any]:
     if not isinstance(recipe, Mapping):
         return {}
     data = {"data": dict(inputs)} if isinstance(inputs, Mapping) else {}
-    return dict(recipe) | data
+    return dict(recipe) | data | {"tokens": record.get("tokens")}

@@ -63,6 +63,10 @@ def note(text: str) -> None:
     say(f"note: {text}")
 
 
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 PHASES = {
     "train": "training models",
     "headroom": "scoring facts with evidence",
@@ -81,6 +85,7 @@ class Watch:
     def __init__(self, run: Path) -> None:
         self.run = run
         self.live = sys.stderr is not None and sys.stderr.isatty()
+        self._several = True
         self._phases: set[tuple[str, str]] = set()
         self._left: float | None = None
         self._read = self._next = 0.0
@@ -88,9 +93,8 @@ class Watch:
     def show(self, event: "Event") -> None:
         """Show one event of a run."""
         if event.kind == "run":
-            from palimpsest.report.table import wrapped
-
-            say(wrapped(event.words))
+            self._several = event.total > 1
+            say(event.words)
         elif event.kind == "step":
             new = (event.cell, event.phase) not in self._phases
             self._phases.add((event.cell, event.phase))
@@ -99,22 +103,21 @@ class Watch:
                 say(self._fitted(event, words), live=self.live)
         elif event.kind == "again":
             say(f"{event.cell}: {event.words}")
-        elif event.kind == "finished":
-            say("" if self.live else f"{event.cell}: finished", live=self.live)
+        elif event.kind == "finished" and not self.live:
+            say(f"{event.cell}: finished")
         elif event.kind == "failed":
             say(f"{event.cell}: {event.step} failed: {event.words}")
 
     def _fitted(self, event: "Event", words: str) -> str:
-        """Return where a cell stands, in one line of the terminal; words and name may be cut."""
+        """Return where a cell stands, in one line of the terminal; its name and words may be
+        cut."""
         seconds = self._seconds_left() if event.done else None
         left = "" if not seconds else f", about {duration(seconds)} left"
         stands = f" ({event.done} of {event.total} steps{left})"
         columns = shutil.get_terminal_size().columns
         room = (columns - 1 if self.live else min(columns, 80)) - len(stands)
-        text = f"{event.cell}: {words}"
-        if len(text) > room:
-            text = f"{event.cell[: max(8, room - len(words) - 3)]}…: {words}"
-        return (text if len(text) <= room else f"{text[: room - 1]}…") + stands
+        text = f"{_cut(event.cell, 24)}: {words}" if self._several else words
+        return _cut(text, room) + stands
 
     def _seconds_left(self) -> float | None:
         """Return the time left, looked up less often the longer that takes."""

@@ -25,7 +25,7 @@ from palimpsest.stats.models import Model, Role
 from palimpsest.stats.multiplicity import holm
 from palimpsest.stats.ranksum import RankSum, rank_sum
 from palimpsest.stats.verdict import Finding, Verdict
-from palimpsest.stats.words import certified_cells, count, why
+from palimpsest.stats.words import certified_cells, count, short_share, why
 
 Runs = Mapping[str, RunResults]
 """The runs compared, by a name of their own."""
@@ -188,6 +188,13 @@ class Line:
     """In how many of several cells."""
     finding: Finding | None = None
     """Of the best setting; None over several cells."""
+
+    @property
+    def far(self) -> str:
+        """How far it lies from retrainings, in words; empty where that is not known."""
+        if self.scale is None or math.isinf(self.scale):
+            return "" if self.scale is None else "further than the injected model"
+        return f"as far as a {short_share(self.scale)} mixture"
 
 
 def answer_lines(results: RunResults, most: int = 2, first: Collection[str] = ()) -> list[Line]:

@@ -34,7 +34,7 @@ from palimpsest.report.table import Share, Table, as_csv
 from palimpsest.report.tables import run_tables
 from palimpsest.run.files import make_folder, remove, write_bytes
 from palimpsest.stats import words
-from palimpsest.stats.axes import Axis, chosen
+from palimpsest.stats.axes import Axis, Sign, chosen
 from palimpsest.stats.design import ReferenceDesign, design_references
 from palimpsest.stats.rules import MINIMUM_REFERENCES
 from palimpsest.stats.share import Scale
@@ -62,6 +62,8 @@ class Strip:
     """One axis of the picture."""
 
     axis: Axis
+    hints: tuple[str, str]
+    """What a model at the left and at the right end shows."""
     noticed: float | None
     """Share of the way to the injected model from which a move here is noticed."""
     marks: list[Mark]
@@ -193,8 +195,16 @@ def strips(results: RunResults, choices: list[str]) -> list[Strip]:
             else ""
             for known in left
         ]
-        picture.append(Strip(axis, verdict.sensitivity.get(axis.name), marks, mine, shares))
+        noticed = verdict.sensitivity.get(axis.name)
+        picture.append(Strip(axis, end_hints(axis), noticed, marks, mine, shares))
     return picture
+
+
+def end_hints(axis: Axis) -> tuple[str, str]:
+    """Return in a few words what a model far below and far above the retrainings shows."""
+    known = {Sign.KNOWS: "knows more", Sign.FORGETS: "knows less"}
+    other = "changed" if axis.low.sign is Sign.KNOWS else "worse"
+    return known.get(axis.low.sign, "better"), known.get(axis.high.sign, other)
 
 
 def scale_strip(verdict: Verdict, choices: list[str]) -> ScaleStrip | None:

@@ -70,13 +70,18 @@ class CellResult:
 
     @property
     def work(self) -> tuple[int, float] | None:
-        """How many models were trained, and what all other steps took, in retrainings."""
-        steps = self.summary["steps"]
-        costs = [_number(step.get("cost")) for step in steps]
-        trained = [cost for step, cost in zip(steps, costs) if step["kind"] == "train"]
-        recipes = (_texts(model.recipe) for model in self.models.values())
-        unit = trained[0] if trained else next(filter(None, recipes), 0.0)
-        return (len(trained), (sum(costs) - sum(trained)) / unit) if unit else None
+        """How many models were trained, and what all else took, in retrainings; None where the cost
+        of one is not recorded."""
+        work = self.summary.get("work")
+        told = [work.get(k) for k in ("measuring", "retraining")] if isinstance(work, dict) else []
+        known = [number for number in told if isinstance(number, int) and number > 0]
+        if len(known) < 2:
+            return None
+        models = self.models.values()
+        own = [m.cost.retrainings - m.cost.shared_retrainings for m in models if m.cost]
+        trained = sum(step["kind"] == "train" for step in self.summary["steps"])
+        one = known[0] / known[1]
+        return trained, len(self.evaluation.models) * one + (sum(own) if trained else 0.0)
 
     @property
     def failed(self) -> Mapping[str, str]:
@@ -88,17 +93,6 @@ class CellResult:
             and model.failure is not None
             and model.failure.kind != "not_applicable"
         }
-
-
-def _texts(recipe: Mapping[str, Any]) -> float:
-    """Return how many texts a training by this recipe sees; 0 where it does not say."""
-    items = sum(_number(recipe.get(k)) for k in ("batch_size", "fact_items", "general_items"))
-    return _number(recipe.get("steps")) * items
-
-
-def _number(value: object) -> float:
-    """Return a number of a record that anyone may have written; 0 for anything else."""
-    return float(value) if isinstance(value, int | float) and 0 <= value < 1e18 else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -278,10 +278,7 @@ class CellStore:
         listed = [self.manifest(step.name) for step in steps]
         own = {
             "artifacts": artifacts,
-            "steps": [
-                {key: manifest[key] for key in parts} | {"cost": round(step.cost, 3)}
-                for step, manifest in zip(steps, listed)
-            ],
+            "steps": [{key: manifest[key] for key in parts} for manifest in listed],
             "opening": self.opening(),
         }
         remove(self.folder / FAILED)

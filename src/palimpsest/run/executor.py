@@ -217,8 +217,8 @@ class Work:
         commitment = run.terms.seal["commitment"]
         if commitment != "none":  # nothing is judged in a run without one
             hashes = f"{run.terms.rules_hash[7:19]}, {commitment[7:19]}"
-            words += f"; rules and test questions locked ({hashes})"
-        self.on_event(Event("", "run", "", f"{words}: {run.path}", done, total))
+            words += f"\nRules and test questions locked (hashes {hashes})"
+        self.on_event(Event("", "run", "", f"{run.path}: {words}", done, total))
 
     def next(self, worker: str) -> Task | None:
         """Return the next step for a worker, which starts it now."""
