@@ -236,7 +236,7 @@ def compare(
     Args:
         runs: Run folders to compare.
         csv: Write the leaderboard with all columns to this CSV file.
-        latex: Write the printed table to this LaTeX file (uses the package booktabs).
+        latex: Write the table, with intervals, to this LaTeX file (uses the package booktabs).
         page: Write a page with all tables to this HTML file.
     """
     from palimpsest.report.leaderboard import compare_runs, comparison_page, short_board
@@ -246,8 +246,8 @@ def compare(
     if not runs:
         raise PlanError("none given; expected at least one run folder", key="runs")
     tables = compare_runs(runs)
-    board = short_board(tables[0])
-    for path, text in ((csv, as_csv(tables[0])), (latex, as_latex(board))):
+    board, paper = short_board(tables[0]), short_board(tables[0], paper=True)
+    for path, text in ((csv, as_csv(tables[0])), (latex, as_latex(paper))):
         if path is not None:
             write_bytes(path, text.encode())
             say(f"wrote {path}")

@@ -139,6 +139,7 @@ def finding_document(finding: Finding) -> dict[str, Any]:
         "excluded": finding.excluded,
         "median_gap": finding.screened.gap,
         "values": dict(finding.values),
+        "cost": finding.cost,
         **comparison_document(finding.comparison),
         **share_document(finding.left),
         **scale_document(finding.scale),
@@ -186,6 +187,7 @@ def _cell_document(cell: CellResult, verdict: Verdict) -> dict[str, Any]:
         "facts": {name: len(facts) for name, facts in cell.summary["facts"].items()},
         "failed": dict(cell.failed),
         "learning_rate": (cell.summary.get("dose") or {}).get("learning_rate"),
+        "work": cell.work and {"trained": cell.work[0], "other": round(cell.work[1], DIGITS)},
         "headroom": headroom
         and {
             **(_picked(headroom, "facts", "taught", "regime", "reason") or {}),

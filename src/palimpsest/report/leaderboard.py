@@ -9,23 +9,21 @@ distinguishable from retraining when every one of its settings is.
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
 
 from palimpsest.errors import InputError, PalimpsestError
 from palimpsest.report.results import CellResult, RunResults, read_run, refuse_damage
 from palimpsest.report.table import P_VALUE, Estimate, Row, Share, Table
-from palimpsest.stats.axes import Sign, axis
-from palimpsest.stats.comparison import Gap
+from palimpsest.stats.axes import axis
 from palimpsest.stats.controls import reference_bag
 from palimpsest.stats.models import Model, Role
 from palimpsest.stats.multiplicity import holm
 from palimpsest.stats.ranksum import RankSum, rank_sum
 from palimpsest.stats.verdict import Finding, Verdict
-from palimpsest.stats.words import certified_cells, count, short_share, why
+from palimpsest.stats.words import certified_cells
 
 Runs = Mapping[str, RunResults]
 """The runs compared, by a name of their own."""
@@ -169,116 +167,9 @@ def standings(runs: Runs) -> list[Standing]:
     return sorted(several, key=order)
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line of the answer: a candidate, or a method by its best setting."""
-
-    name: str
-    label: str
-    sentence: str
-    furthest: tuple[tuple[str, str], ...]
-    """The axes that show what the label says, at most two, with the distance in one cell."""
-    scale: float | None
-    """As far from retrainings as a mixture of this share."""
-    cost: float | None
-    """In retrainings; the median over cells."""
-    settings: int = 1
-    """Tried of the method."""
-    restores: str = ""
-    """In how many of several cells."""
-    finding: Finding | None = None
-    """Of the best setting; None over several cells."""
-
-    @property
-    def far(self) -> str:
-        """How far it lies from retrainings, in words; empty where that is not known."""
-        if self.scale is None or math.isinf(self.scale):
-            return "" if self.scale is None else "further than the injected model"
-        return f"as far as a {short_share(self.scale)} mixture"
-
-
-def answer_lines(results: RunResults, most: int = 2, first: Collection[str] = ()) -> list[Line]:
-    """Return one line per candidate, or per method where methods made them: the user's own first,
-    and those named, then the best; ``most`` failing axes are in words, the others named."""
-    if len(results.planned) > 1:
-        lines = [_over_cells(standing) for standing in standings({results.name: results})]
-    else:
-        groups: dict[str, list[Finding]] = {}
-        failed: dict[str, list[str]] = {}
-        for cell, verdict in results.judged:
-            for finding in by_closeness(verdict):
-                groups.setdefault(cell.method(finding.name), []).append(finding)
-            for name, reason in cell.failed.items():
-                failed.setdefault(cell.method(name), []).append(f"{name}: {reason}")
-        lines = [_of_best(n, mine, len(failed.get(n, ())), most) for n, mine in groups.items()]
-        for name in failed.keys() - groups.keys():
-            reasons = "; ".join(failed[name])
-            lines.append(Line(name, "failed", reasons, (), None, None, len(failed[name])))
-    return sorted(lines, key=lambda line: line.name not in (*results.own, *first))
-
-
-def _of_best(name: str, mine: Sequence[Finding], failed: int, most: int) -> Line:
-    """Return the line of a candidate, or of a method with its findings, the best first;
-    ``failed`` of its settings have none."""
-    best = mine[0]
-    furthest = [(axis(gap.axis).title, signed(gap.sd)) for gap in telling_axes(best)]
-    furthest = [("screen", ""), *furthest[:1]] if best.excluded else furthest
-    return Line(
-        name,
-        best.label,
-        as_sentence(best, most),
-        tuple(furthest),
-        None if best.scale is None else best.scale.share,
-        best.cost,
-        len(mine) + failed,
-        finding=best,
-    )
-
-
-def signed(sd: float | None) -> str:
-    """Return a distance in standard deviations; empty where retrainings do not vary."""
-    return "" if sd is None else f"{sd:+.1f}"
-
-
-def telling_axes(finding: Finding) -> list[Gap]:
-    """Return the two axes that show most of what the label says: the worst one for each part of
-    it, then the next worst."""
-    compared = finding.comparison
-    gaps = [] if compared is None else sorted(compared.gaps.values(), key=lambda gap: -abs(gap.t))
-    gaps = list(finding.failing) or gaps
-    worst: dict[Sign, Gap] = {}
-    for gap in gaps:
-        worst.setdefault(axis(gap.axis).side(gap.offset).sign, gap)
-    parts = [worst[sign] for sign in Sign if sign in worst and sign in finding.label]
-    return [*parts, *(gap for gap in gaps if gap not in parts)][:2]
-
-
-def as_sentence(finding: Finding, most: int = 99) -> str:
-    """Return what was found about a candidate, to stand beside its name and label."""
-    text = why(finding, most).removeprefix("is ")
-    return f"{text[0].upper()}{text[1:]}."
-
-
 def by_closeness(verdict: Verdict) -> list[Finding]:
     """Return the findings, those that pass first, then the nearest to retraining."""
     return sorted(verdict.findings, key=closeness)
-
-
-def _over_cells(mine: Standing) -> Line:
-    cells = count(mine.cells, "cell", "cells")
-    labels = [f"{label} in {n} of {cells}" for label, n in mine.labels]
-    far = "" if not mine.axes else f"; most often furthest on {mine.axes[0]}"
-    sentence = f"Its best setting is {'; '.join(labels)}{far}."
-    return Line(
-        mine.method,
-        mine.label,
-        sentence,
-        tuple((title, "") for title in mine.axes),
-        mine.scale,
-        mine.cost,
-        mine.settings,
-        str(mine.restores),
-    )
 
 
 def leaderboard_table(runs: Runs) -> Table:
@@ -376,9 +267,7 @@ def settings_table(runs: Runs) -> Table:
             for finding in verdict.findings:
                 key = settings[run, cell.id, finding.name]
                 found.setdefault(key, []).append((cell, finding))
-    knobs: dict[str, list[Mapping[str, Any]]] = {}
-    for (method, _), mine in found.items():
-        knobs.setdefault(method, []).extend(cell.models[f.name].knobs for cell, f in mine)
+    models = {key: cell.models[f.name] for key, ((cell, f), *_) in found.items()}
     tests, fresh = rank_tests(runs), rank_tests(runs, Role.RETRAINING)
     adjusted, every = adjusted_p(tests, alpha), tests | fresh
     rows: list[Row] = []
@@ -387,7 +276,7 @@ def settings_table(runs: Runs) -> Table:
         sds = [sd for _, finding in mine if (sd := distance(finding)) is not None]
         rows.append(
             {"method": key[0], "candidate": key[1]}
-            | {"knobs that vary": _varying(mine, knobs[key[0]]) if mine else None}
+            | {"knobs that vary": (mine and knobs_that_vary(models[key], models.values())) or None}
             | {"cells": len(mine) or (test and test.cells)}
             | {"restores in": Share.of(f.clears for _, f in mine) if mine else None}
             | {"distance": middle([min(f.scale.share, 1.0) for _, f in mine if f.scale])}
@@ -406,24 +295,23 @@ def settings_table(runs: Runs) -> Table:
     return Table.of("settings", "Every setting over all cells", reading, rows, FORMS)
 
 
-def _varying(
-    mine: Sequence[tuple[CellResult, Finding]], every: Sequence[Mapping[str, Any]]
-) -> str | None:
-    """Return the knobs of a candidate that differ among those of its method."""
-    cell, finding = mine[0]
-    own = cell.models[finding.name].knobs
-    return knob_words({k: v for k, v in own.items() if any(o.get(k) != v for o in every)}) or None
+def knobs_that_vary(model: Model, others: Iterable[Model]) -> str | None:
+    """Return the knobs of a candidate in which another one of its method differs."""
+    alike = [other.knobs for other in others if other.method == model.method]
+    own = {k: v for k, v in model.knobs.items() if any(o.get(k) != v for o in alike)}
+    return knob_words(own) or None
 
 
 # -- several runs side by side ---------------------------------------------------------------------
 
+WORST = "worst sd"
 HEADS = {
     "method": "method",
     "settings": "best of",
     "restores in": "restores",
     "most frequent label": "label",
     "distance": "distance",
-    "worst axis, sd": "worst sd",
+    "worst axis, sd": WORST,
     "cost, retrainings": "cost",
     "p over cells": "p",
 }
@@ -461,21 +349,24 @@ def compare_runs(paths: Sequence[Path]) -> list[Table]:
     return [leaderboard_table(runs), settings_table(runs)]
 
 
-def short_board(board: Table) -> Table:
-    """Return the leaderboard with the columns that fit a terminal or a paper and hold anything, and
-    what they mean."""
-    kept = [name for name in HEADS if any(row[name] is not None for row in board.records())]
-    about = (
+def short_board(board: Table, *, paper: bool = False) -> Table:
+    """Return the leaderboard with the columns that fit a terminal, or a paper, and hold anything;
+    and what they mean."""
+    heads = HEADS if paper else {name: head for name, head in HEADS.items() if head != WORST}
+    kept = [name for name in heads if any(row[name] is not None for row in board.records())]
+    about = [
         f"{board.reading} Each method is shown by the best of its settings in each cell. distance: "
         "as far from retrainings as a mixture with this share of the injected weights, median over "
-        "cells (100 %: as far as the injected model, or further); worst sd: distance from the mean "
-        "retraining on the worst axis, mean over cells with its interval; cost: in retrainings"
-    )
-    ranks = "; p: rank test over cells, where a small value means that the method does not restore"
-    about += f"{ranks if 'p over cells' in kept else ''}."
-    columns = tuple(HEADS[name] for name in kept)
-    forms = {HEADS.get(column, column): form for column, form in board.forms.items()}
-    return replace(board.only(kept), reading=about, columns=columns, forms=forms)
+        "cells (100 %: as far as the injected model, or further)",
+        f"{WORST}: distance on the worst axis, mean over cells with its interval" * paper,
+        "cost: in retrainings",
+        "p: rank test over cells, where a small value means that the method does not restore"
+        * ("p over cells" in kept),
+    ]
+    columns = tuple(heads[name] for name in kept)
+    forms = {heads.get(column, column): form for column, form in board.forms.items()}
+    reading = f"{'; '.join(filter(None, about))}."
+    return replace(board.only(kept), reading=reading, columns=columns, forms=forms)
 
 
 def comparison_page(tables: Sequence[Table]) -> str:

@@ -19,7 +19,7 @@ from markupsafe import Markup
 from palimpsest.errors import StoreError
 from palimpsest.report.canvas import FAR, LINEAR, Picture, figure_bytes
 from palimpsest.report.figures import all_figures
-from palimpsest.report.leaderboard import answer_lines, as_sentence, by_closeness
+from palimpsest.report.leaderboard import by_closeness
 from palimpsest.report.results import (
     CellResult,
     Position,
@@ -32,6 +32,7 @@ from palimpsest.report.results import (
 )
 from palimpsest.report.table import Share, Table, as_csv
 from palimpsest.report.tables import run_tables
+from palimpsest.report.terminal import answer_lines, as_sentence, spent
 from palimpsest.run.files import make_folder, remove, write_bytes
 from palimpsest.stats import words
 from palimpsest.stats.axes import Axis, Sign, chosen
@@ -44,6 +45,8 @@ from palimpsest.text import printable
 TEMPLATES = Path(__file__).parent / "template"
 MORE_REFERENCES = (20, 40)
 """Numbers of references that a reader may choose between; between them nothing is gained."""
+TONES = dict.fromkeys(("restored", "not", "partial", "failed"), "open")
+"""How labels look that begin with these words: neither good nor bad."""
 SCALE_TICKS = (0.01, 0.03, 0.1, 0.25, 0.5, 1.0)
 TICKS = (-30, -10, -3, -1, 0, 1, 3, 10, 30)
 
@@ -148,6 +151,7 @@ def page_values(results: RunResults) -> dict[str, Any]:
         "single": single,
         "verdict": verdict,
         "headline": headline(results, verdict),
+        "spent": spent(results),
         "lines": lines,
         "choices": choices,
         "strips": strips(results, choices) if verdict else [],
@@ -279,7 +283,7 @@ def template(name: str) -> Template:
         as_sentence=as_sentence,
         # A minus sign in front of numbers, where text has a hyphen.
         signed=lambda text: re.sub(r"(?<![\w.-])-(?=\d)", "−", text),
-        tone=lambda label: {"restored": "good", "not": "open"}.get(label.split()[0], "bad"),
+        tone=lambda label: "good" if label == "restored" else TONES.get(label.split()[0], "bad"),
     )
     return environment.get_template(name)
 

@@ -190,21 +190,6 @@ class RunResults:
             f"judged: {listed}."
         )
 
-    def spent(self) -> str:
-        """Return in words what the audit itself took, in retrainings; empty where that is not
-        recorded. Given models are counted by the recipe that is recorded beside a reference."""
-        several = [work for cell in self.cells if (work := cell.work) is not None]
-        if not several:
-            return ""
-        trained, rest = (sorted(part)[len(several) // 2] for part in zip(*several))
-        each = " per cell" if len(self.planned) > 1 else ""
-        if not trained:
-            return f"Measuring took about as much work as {rest:.2g} retrainings."
-        return (
-            f"The audit took about as much work as {trained + rest:.0f} retrainings{each}: "
-            f"{trained} models trained, the rest for making and measuring the others."
-        )
-
     def question(self, prompt: str) -> str:
         """Return a prompt without the chat template or tags that the run puts around questions."""
         before, _, rest = str(self.terms.config.get("template") or "").partition("{question}")

@@ -5,7 +5,7 @@ A further table is one function here and its entry in the list below.
 
 from collections.abc import Callable, Iterable
 
-from palimpsest.report.leaderboard import leaderboard_table, median_cost, settings_table
+from palimpsest.report.leaderboard import knobs_that_vary, leaderboard_table, settings_table
 from palimpsest.report.results import (
     GROUPS,
     RunResults,
@@ -21,7 +21,7 @@ from palimpsest.stats.intervals import CONFIDENCE, clopper_pearson
 from palimpsest.stats.models import Role
 from palimpsest.stats.share import Scale
 from palimpsest.stats.verdict import label_of
-from palimpsest.stats.words import describe
+from palimpsest.stats.words import certified_cells, describe
 
 
 def cells_table(results: RunResults) -> Table:
@@ -54,7 +54,8 @@ def cells_table(results: RunResults) -> Table:
     forms = dict.fromkeys(("detection limit", "re-acquisition reached", "inferable"), ".0%")
     forms |= {"references alike, p": P_VALUE, "recipe, share of base's distance": ".3f"}
     reading = (
-        f"{finished_share} planned cells are finished; {results.certified} certify a candidate."
+        f"{finished_share} planned cells are finished. "
+        f"{certified_cells(results.certified, len(results.judged))}"
     )
     return Table.of("cells", "Cells and their verdicts", reading, rows, forms)
 
@@ -70,7 +71,8 @@ def candidates_table(results: RunResults) -> Table:
         | {"screen p": finding.screened.test.p_value}
         | {"screen p (Holm)": finding.screened.adjusted_p, "excluded": finding.excluded}
         | {"median gap": finding.screened.gap}
-        | {"cost, retrainings": median_cost([(cell, finding.name)])}
+        | {"cost, retrainings": finding.cost}
+        | {"knobs that vary": knobs_that_vary(cell.models[finding.name], cell.models.values())}
         | {f"{axis.title}, {axis.unit}": finding.values.get(axis.name) for axis in axes}
         | {"why": describe(finding)}
         for cell, verdict in results.judged

@@ -1,20 +1,24 @@
-"""The answer on a terminal: the verdict, then one line a method; reasons and tables on request."""
+"""The answer: one line a method, which the page shows too, and what stands on a terminal."""
 
+import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import median
 
-from palimpsest.report.leaderboard import Line, answer_lines, by_closeness
+from palimpsest.report.leaderboard import Standing, by_closeness, standings
 from palimpsest.report.results import CellResult, RunResults, Said, asked_models, cell_positions
 from palimpsest.report.table import Row, Table, p_value, table_lines, width, wrapped
 from palimpsest.stats import words
-from palimpsest.stats.axes import chosen
+from palimpsest.stats.axes import Sign, axis, chosen
+from palimpsest.stats.comparison import Gap
 from palimpsest.stats.verdict import Finding, Reason, Verdict
 
 MOST_LINES = 25
 """Of an answer without ``--explain``."""
 LEAST_ROWS = 5
 """Methods or candidates that are shown even where the answer is then longer."""
+MOST_OF_ONE = 6
+"""Lines of one paragraph, which may list many names."""
 MOST_MISSING = 3
 """Cells without results, and candidates that failed, that are named."""
 MOST_REASONS = 8
@@ -23,6 +27,135 @@ MOST_AXES = 2
 """Axes of each that are put in words; the others are named."""
 NOTHING = "–"
 DISTANCE = "distance: as far from retrainings as a mixture with this share of the injected weights."
+
+
+# -- one line a method, here and on the page -------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the answer: a candidate, or a method by its best setting."""
+
+    name: str
+    label: str
+    sentence: str
+    furthest: tuple[tuple[str, str], ...]
+    """The axes that show what the label says, at most two, with the distance in one cell."""
+    scale: float | None
+    """As far from retrainings as a mixture of this share."""
+    cost: float | None
+    """In retrainings; the median over cells."""
+    settings: int = 1
+    """Tried of the method."""
+    restores: str = ""
+    """In how many of several cells."""
+    finding: Finding | None = None
+    """Of the best setting; None over several cells."""
+
+    @property
+    def far(self) -> str:
+        """How far it lies from retrainings, in words; empty where that is not known."""
+        if self.scale is None or math.isinf(self.scale):
+            return "" if self.scale is None else "further than the injected model"
+        return f"as far as a {words.short_share(self.scale)} mixture"
+
+
+def answer_lines(results: RunResults, most: int = 2, first: Collection[str] = ()) -> list[Line]:
+    """Return one line per candidate, or per method where methods made them: the user's own first,
+    and those named, then the best; ``most`` failing axes are in words, the others named."""
+    if len(results.planned) > 1:
+        lines = [_over_cells(standing) for standing in standings({results.name: results})]
+    else:
+        groups: dict[str, list[Finding]] = {}
+        failed: dict[str, list[str]] = {}
+        for cell, verdict in results.judged:
+            for finding in by_closeness(verdict):
+                groups.setdefault(cell.method(finding.name), []).append(finding)
+            for name, reason in cell.failed.items():
+                failed.setdefault(cell.method(name), []).append(f"{name}: {reason}")
+        lines = [_of_best(n, mine, len(failed.get(n, ())), most) for n, mine in groups.items()]
+        for name in (name for name in failed if name not in groups):
+            reasons = "; ".join(failed[name])
+            lines.append(Line(name, "failed", reasons, (), None, None, len(failed[name])))
+    return sorted(lines, key=lambda line: line.name not in (*results.own, *first))
+
+
+def _of_best(name: str, mine: Sequence[Finding], failed: int, most: int) -> Line:
+    """Return the line of a candidate, or of a method with its findings, the best first;
+    ``failed`` of its settings have none."""
+    best = mine[0]
+    furthest = [(axis(gap.axis).title, signed(gap.sd)) for gap in telling_axes(best)]
+    furthest = [("screen", ""), *furthest[:1]] if best.excluded else furthest
+    return Line(
+        name,
+        best.label,
+        as_sentence(best, most),
+        tuple(furthest),
+        None if best.scale is None else best.scale.share,
+        best.cost,
+        len(mine) + failed,
+        finding=best,
+    )
+
+
+def signed(sd: float | None) -> str:
+    """Return a distance in standard deviations; empty where retrainings do not vary."""
+    return "" if sd is None else f"{sd:+.1f}"
+
+
+def telling_axes(finding: Finding) -> list[Gap]:
+    """Return the two axes that show most of what the label says: the worst one for each part of
+    it, then the next worst."""
+    compared = finding.comparison
+    gaps = [] if compared is None else sorted(compared.gaps.values(), key=lambda gap: -abs(gap.t))
+    gaps = list(finding.failing) or gaps
+    worst: dict[Sign, Gap] = {}
+    for gap in gaps:
+        worst.setdefault(axis(gap.axis).side(gap.offset).sign, gap)
+    parts = [worst[sign] for sign in Sign if sign in worst and sign in finding.label]
+    return [*parts, *(gap for gap in gaps if gap not in parts)][:2]
+
+
+def as_sentence(finding: Finding, most: int = 99) -> str:
+    """Return what was found about a candidate, to stand beside its name and label."""
+    text = words.why(finding, most).removeprefix("is ")
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _over_cells(mine: Standing) -> Line:
+    cells = words.count(mine.cells, "cell", "cells")
+    labels = [f"{label} in {n} of {cells}" for label, n in mine.labels]
+    far = "" if not mine.axes else f"; most often furthest on {mine.axes[0]}"
+    sentence = f"Its best setting is {'; '.join(labels)}{far}."
+    return Line(
+        mine.method,
+        mine.label,
+        sentence,
+        tuple((title, "") for title in mine.axes),
+        mine.scale,
+        mine.cost,
+        mine.settings,
+        str(mine.restores),
+    )
+
+
+def spent(results: RunResults) -> str:
+    """Return in words what the audit itself took, in retrainings; empty where that is not recorded.
+    Given models are counted by the recipe that is recorded beside a reference."""
+    several = [work for cell in results.cells if (work := cell.work) is not None]
+    if not several:
+        return ""
+    trained, rest = (sorted(part)[len(several) // 2] for part in zip(*several))
+    each = " per cell" if len(results.planned) > 1 else ""
+    if not trained:
+        return f"Measuring took about as much work as {rest:.2g} retrainings."
+    return (
+        f"The audit took about as much work as {trained + rest:.0f} retrainings{each}: "
+        f"{trained} models trained, the rest for making and measuring the others."
+    )
+
+
+# -- on a terminal ---------------------------------------------------------------------------------
 
 
 def study_lines(
@@ -54,8 +187,9 @@ def study_lines(
     else:
         first = [words.certified_cells(results.certified, len(results.judged))]
         failed = []
-    blocks = [*map(wrapped, filter(None, first)), *map(wrapped, missing), ""]
-    ends = [*map(wrapped, filter(None, [*failed, results.spent()])), *after]
+    texts = [wrapped(text) for text in (*first, *missing) if text]
+    blocks = [*(texts if explain else map(_begun, texts)), ""]
+    ends = [*map(wrapped, filter(None, [*failed, spent(results)])), *after]
     room = MOST_LINES - sum(block.count("\n") + 1 for block in (*blocks, *ends))
     lines = answer_lines(results, first=own)
     blocks.append(_answer(lines, results, max(room, LEAST_ROWS), explain=explain))
@@ -64,6 +198,12 @@ def study_lines(
     elif explain:
         blocks += ["", *(wrapped(f"{c.id}: {words.headline(v)}") for c, v in results.judged)]
     return [*blocks, *ends]
+
+
+def _begun(text: str) -> str:
+    """Return at most the first lines of a paragraph; the page has all of it."""
+    lines = text.split("\n")
+    return "\n".join(lines[:MOST_OF_ONE]) + (" …" if len(lines) > MOST_OF_ONE else "")
 
 
 def _first(texts: list[str], most: int, what: str) -> list[str]:
@@ -100,7 +240,7 @@ def _table(rows: Sequence[Row]) -> Table:
 def _row(line: Line, results: RunResults, numbers: bool) -> Row:
     """Return the cells of one line of the answer."""
     row: Row = {"candidate" if results.kind == "audit" else "method": line.name}
-    row |= {"restores": line.restores or NOTHING, "label": line.label}
+    row |= {"label": line.label, "restores": line.restores or NOTHING}
     finding, partial = line.finding, results.judged[0][1].partial
     if partial and len(results.planned) == 1:
         row["left at most"] = NOTHING if finding is None else _at_most(finding)
@@ -186,11 +326,12 @@ def _by_axis(cell: CellResult, results: RunResults, found: list[Finding], wide: 
     for name in _best_of_methods(cell, names)[:columns]:
         groups[str(names.index(name) + 1)] = [by_name.get(name, {})]
     rows: list[Row] = []
-    for axis in chosen(results.rules):
+    for entry in chosen(results.rules):
         values = {
-            name: [sd[axis.name] for sd in some if axis.name in sd] for name, some in groups.items()
+            name: [sd[entry.name] for sd in some if entry.name in sd]
+            for name, some in groups.items()
         }
-        rows.append({"axis": axis.title} | {n: _short(v) for n, v in values.items()})
+        rows.append({"axis": entry.title} | {n: _short(v) for n, v in values.items()})
     title = "Distance from the mean retraining, in standard deviations of the retrainings"
     return Table.of("axes", f"{title}; candidates numbered as above", "", rows if positions else [])
 
