@@ -20,12 +20,14 @@ from palimpsest.cell.estimate import Estimate, estimate_cells
 from palimpsest.cell.study import StudyTask
 from palimpsest.cli import app
 from palimpsest.cli.output import Watch, status_lines
-from palimpsest.config.load import as_dict
+from palimpsest.config.load import as_dict, load_config
 from palimpsest.config.plan import Plan
+from palimpsest.methods import candidates
+from palimpsest.report.results import read_run
 from palimpsest.run.executor import Event
 from palimpsest.run.status import Status, StepAtWork, duration
 from palimpsest.run.steps import Failure
-from tests.command import palimpsest
+from tests.command import Done, palimpsest
 from tests.shared_runs import tiny_plan
 
 QUICK = Path(__file__).parents[1] / "examples" / "quick"
@@ -182,6 +184,35 @@ def test_a_dry_run_shows_what_is_left_of_a_run(tiny_study, tmp_path):
     some = left(run)
     assert 1 < some.steps < whole.steps and some.steps + some.stored == whole.steps
     assert some.seconds > 0 and f"{some.steps} steps left" in some.line(2)
+    # A new run takes everything from another one but what opens the sealed pool.
+    reused = estimate_cells({cell: specs.plan(cell)}, tmp_path / "new", str(tiny_study))
+    assert (reused.steps, reused.stored) == (some.steps, some.stored)
+
+
+def test_a_finished_run_prints_its_answer_and_nothing_else_if_quiet(tiny_study, tmp_path):
+    run = Path(shutil.copytree(tiny_study, tmp_path / "run"))
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(as_dict(tiny_plan())))
+    words = ("study", str(tmp_path / "plan.yaml"), "--out", str(run))
+    loud, quiet, whole = (palimpsest(*words, *more) for more in ((), ["--quiet"], ["--explain"]))
+    assert quiet.stdout == loud.stdout and quiet.stderr == "" and "nothing left" in loud.stderr
+    assert len(loud.stdout.splitlines()) <= 25 < len(whole.stdout.splitlines())
+    (cell,) = read_run(run).cells
+    assert cell.work is not None and f"{cell.work[0]} models trained" in loud.stdout
+    trained = sum(step["kind"] == "train" for step in cell.summary["steps"])
+    assert cell.work[0] == trained and 0 < cell.work[1] < 100
+
+
+def test_a_method_that_is_added_takes_its_knobs_from_flags():
+    def shown(*more: str) -> Done:
+        return palimpsest("study", "demo", "--show", "--json", *more)
+
+    done = shown("--method", "npo", "--knob", "weight=7,8", "--knob", "beta=0.5")
+    plan = load_config(Plan, json.loads(done.stdout))
+    made = [method for method in candidates(plan.methods) if method.name == "npo"]
+    assert [(m.weight, m.beta) for m in made][-2:] == [(7.0, 0.5), (8.0, 0.5)]
+    for wrong in ((), ("--method", "npo", "--method", "ga")):
+        done = shown(*wrong, "--knob", "weight=7")
+        assert done.returncode == 2 and "--knob" in done.stderr
 
 
 def test_a_report_of_a_damaged_run_is_one_of_the_rest_and_ends_with_1(tiny_study, tmp_path):

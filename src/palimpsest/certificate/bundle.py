@@ -57,7 +57,7 @@ KINDS = ("study", "audit")
 REVEAL = "reveal.json"
 STATEMENT, ENVELOPE = "statement.json", "statement.dsse.json"
 HEADLINE = (
-    *("status", "grade", "candidate", "reason", "p", "at_most", "detection_limit"),
+    *("status", "grade", "candidate", "cost", "reason", "p", "at_most", "detection_limit"),
     *("custom_rules", "excluded_references"),
 )
 """What the statement repeats of a verdict; no sentences, which versions may word differently."""

@@ -72,6 +72,7 @@ def audit(
     *,
     flags: Any = None,
     require: Repeatable = None,
+    junit: Path | None = None,
     explain: Explain = False,
     run: RunFlags | None = None,
 ) -> None:
@@ -80,6 +81,7 @@ def audit(
     Args:
         request: YAML file with the flags' names and further settings as keys. Flags override it.
         require: Candidate that must pass for exit code 0. Repeatable. Default: any candidate.
+        junit: Write the labels to this JUnit file, one test per candidate.
     """
     from palimpsest.config.load import load_config, merged, read_values
 
@@ -111,6 +113,13 @@ def audit(
     if run.previewed(task):
         return
     result = judge(task, run.options(task))
+    if junit is not None:
+        from palimpsest.report.documents import as_junit
+        from palimpsest.run.files import write_bytes
+
+        assert result.verdict is not None
+        failed = result.results.cells[0].failed if result.results else {}
+        write_bytes(junit, as_junit(result.verdict, failed))
     _show_audit(result, run.json, explain)
     sys.exit(result.exit_code if not require else 0 if result.passes(require) else 3)
 

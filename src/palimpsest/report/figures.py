@@ -69,10 +69,10 @@ def retrainings(results: RunResults, candidate: str | None = None) -> Picture | 
             points(panel, where, KNOWN[group], size=SIZES[group], order=order)
     panel.set_xlabel("distance from the mean retraining, in standard deviations of the retrainings")
     turned = [axis.title for axis in axes if axis.high.sign is Sign.KNOWS]
-    right = f", but on {', '.join(turned)} to the right" if turned else ""
+    right = f", on {', '.join(turned)} at the right" if turned else ""
     about = (
         "Each row is one axis. Gray dots are the retrainings, with their range shaded; large "
-        f"diamonds are the candidate. A model that still knows the facts lies to the left{right}. "
+        f"diamonds are the candidate. Knowledge of the facts shows at the left{right}. "
         "The scale is linear up to 3 and logarithmic beyond; values further out are drawn at the "
         "edge."
     )
