@@ -145,7 +145,8 @@ def page_values(results: RunResults) -> dict[str, Any]:
     lines = answer_lines(results)
     best = [line.finding.name for line in lines if line.finding]
     everyone = [finding.name for finding in by_closeness(verdict)] if verdict else []
-    choices = list(dict.fromkeys([*best, *everyone]))
+    picked = [verdict.candidate] if verdict and verdict.candidate else everyone[:1]
+    choices = list(dict.fromkeys([*picked, *best, *everyone]))
     return {
         "results": results,
         "single": single,
