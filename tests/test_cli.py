@@ -1,12 +1,13 @@
 """The command line answers on stdout, complains on stderr, and ends with the promised code."""
 
+import io
 import json
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,14 @@ from palimpsest.cell.estimate import Estimate, estimate_cells
 from palimpsest.cell.study import StudyTask
 from palimpsest.cli import app
 from palimpsest.cli.output import Watch, status_lines
-from palimpsest.config.load import as_dict
+from palimpsest.config.load import as_dict, load_config
 from palimpsest.config.plan import Plan
+from palimpsest.methods import candidates
+from palimpsest.report.results import read_run
 from palimpsest.run.executor import Event
 from palimpsest.run.status import Status, StepAtWork, duration
 from palimpsest.run.steps import Failure
-from tests.command import palimpsest
+from tests.command import Done, palimpsest
 from tests.shared_runs import tiny_plan
 
 QUICK = Path(__file__).parents[1] / "examples" / "quick"
@@ -181,6 +184,35 @@ def test_a_dry_run_shows_what_is_left_of_a_run(tiny_study, tmp_path):
     some = left(run)
     assert 1 < some.steps < whole.steps and some.steps + some.stored == whole.steps
     assert some.seconds > 0 and f"{some.steps} steps left" in some.line(2)
+    # A new run takes everything from another one but what opens the sealed pool.
+    reused = estimate_cells({cell: specs.plan(cell)}, tmp_path / "new", str(tiny_study))
+    assert (reused.steps, reused.stored) == (some.steps, some.stored)
+
+
+def test_a_finished_run_prints_its_answer_and_nothing_else_if_quiet(tiny_study, tmp_path):
+    run = Path(shutil.copytree(tiny_study, tmp_path / "run"))
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(as_dict(tiny_plan())))
+    words = ("study", str(tmp_path / "plan.yaml"), "--out", str(run))
+    loud, quiet, whole = (palimpsest(*words, *more) for more in ((), ["--quiet"], ["--explain"]))
+    assert quiet.stdout == loud.stdout and quiet.stderr == "" and "nothing left" in loud.stderr
+    assert len(loud.stdout.splitlines()) <= 25 < len(whole.stdout.splitlines())
+    (cell,) = read_run(run).cells
+    assert cell.work is not None and f"{cell.work[0]} models trained" in loud.stdout
+    trained = sum(step["kind"] == "train" for step in cell.summary["steps"])
+    assert cell.work[0] == trained and 0 < cell.work[1] < 100
+
+
+def test_a_method_that_is_added_takes_its_knobs_from_flags():
+    def shown(*more: str) -> Done:
+        return palimpsest("study", "demo", "--show", "--json", *more)
+
+    done = shown("--method", "npo", "--knob", "weight=7,8", "--knob", "beta=0.5")
+    plan = load_config(Plan, json.loads(done.stdout))
+    made = [method for method in candidates(plan.methods) if method.name == "npo"]
+    assert [(m.weight, m.beta) for m in made][-2:] == [(7.0, 0.5), (8.0, 0.5)]
+    for wrong in ((), ("--method", "npo", "--method", "ga")):
+        done = shown(*wrong, "--knob", "weight=7")
+        assert done.returncode == 2 and "--knob" in done.stderr
 
 
 def test_a_report_of_a_damaged_run_is_one_of_the_rest_and_ends_with_1(tiny_study, tmp_path):
@@ -253,26 +285,47 @@ def test_methods_fit_the_terminal_and_cut_nothing_off(monkeypatch):
         assert set(row["knobs"]) <= {word.partition("=")[0] for word in words}
 
 
-def test_progress_is_one_line_per_event(capsys):
+STEPS = [
+    Event("", "run", words="RUN: 4 of 4 steps to do", total=1),
+    *(Event("a", "step", f"train-{n}", f"training {n}" * 20, n, 4, phase="train") for n in (0, 1)),
+    Event("a", "done", "train-1", "training 1", 2, 4, 3.0, phase="train"),
+    Event("a", "step", "score", "measuring \x1b[31mit", 2, 4, phase="score"),
+    Event("a", "again", "score", "its worker was lost"),
+    Event("a", "failed", "score", "no memory"),
+]
+
+
+def test_piped_progress_is_one_line_a_phase_within_80_columns(monkeypatch, capsys):
+    monkeypatch.setattr("palimpsest.cli.output.status", lambda run: made())
     watch = Watch(Path("RUN"))
-    for event in (
-        Event("", "run", words="run: 1 of 2 cells to do"),
-        Event("a", "step", "train", "training \x1b[31mit", 0, 2),
-        Event("a", "done", "train", "training it", 1, 2, 3.0),
-        Event("a", "again", "score", "its worker was lost"),
-        Event("a", "failed", "score", "no memory"),
-        Event("b", "finished", "finish"),
-    ):
+    for event in STEPS:
         watch.show(event)
     told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.splitlines() == [
-        "run: 1 of 2 cells to do",
-        r"a: training \x1b[31mit (0/2)",
+    assert told.out == "" and told.err.splitlines() == [
+        "RUN: 4 of 4 steps to do",
+        "training models (0 of 4 steps)",
+        r"measuring \x1b[31mit (2 of 4 steps, about 2.2 h left)",
         "a: its worker was lost",
         "a: score failed: no memory",
-        "b: finished",
     ]
+    Watch(Path("RUN")).show(replace(STEPS[-3], cell="c" * 80, words="w" * 80))
+    assert len(capsys.readouterr().err.rstrip()) <= 80
+
+
+@pytest.mark.parametrize("columns", [60, 120])
+def test_on_a_terminal_it_is_one_line_that_changes(columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr("palimpsest.cli.output.status", lambda run: made())
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    watch = Watch(Path("RUN"))
+    for event in STEPS:
+        watch.show(event)
+    first, lost, failed, rest = sys.stderr.getvalue().split("\n", 3)[0:4]  # type: ignore[attr-defined]
+    assert first == STEPS[0].words and failed.endswith("no memory") and rest == ""
+    *shown, last = lost.split("\r\x1b[K")
+    assert len(shown) == 3 and last == "a: its worker was lost"
+    assert all(len(line) < columns and "of 4 steps" in line for line in shown)
 
 
 # -- the status of a run ---------------------------------------------------------------------------
@@ -324,14 +377,3 @@ def test_a_run_without_a_process_says_how_to_resume():
 )
 def test_durations_are_in_the_usual_units(seconds, said):
     assert duration(seconds) == said
-
-
-def test_a_line_per_step_has_the_time_left(monkeypatch, capsys):
-    monkeypatch.setattr("palimpsest.cli.output.status", lambda run: made())
-    watch = Watch(Path("RUN"))
-    watch.show(Event("", "run", words="RUN: 1 of 1 cells to do"))
-    for done in (0, 1, 2):
-        watch.show(Event("a", "step", "train", "training", done, 4))
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[1] == "a: training (0/4)"
-    assert lines[2:] == [f"a: training ({n}/4, about 2.2 h left)" for n in (1, 2)]

@@ -22,7 +22,18 @@
 A message says what was found, what was expected and what to do.
 """
 
+import os
+import traceback
 from collections.abc import Iterable
+
+TRACEBACK = "PALIMPSEST_TRACEBACK"
+"""The environment variable by which ``--traceback`` reaches workers."""
+
+
+def show_traceback(error: BaseException) -> None:
+    """Write the lines of code that led to an error to stderr, if ``--traceback`` asks for them."""
+    if os.environ.get(TRACEBACK):
+        traceback.print_exception(error)
 
 
 class PalimpsestError(Exception):

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from palimpsest.errors import FactsError, InputError, ModelError, PlanError
 from palimpsest.models import device, sources, stored
 from palimpsest.models.checkpoint import load
 from palimpsest.report.results import SELF_DRAWN, find_conditions
+from palimpsest.stats.models import Cost
 from palimpsest.stats.rules import Rules
 
 Values = dict[str, Any]
@@ -197,6 +199,19 @@ def test_a_model_given_as_what_it_was_not_made_as_is_pointed_out(good, tmp_path)
     (spoiled(good, tmp_path, "base") / "palimpsest.json").write_text('{"role": "injected"}')
     (note,) = prepared(good).notes
     assert "given as base" in note and "made as injected" in note
+
+
+@pytest.mark.parametrize("wrong", [{}, {"retrainings": -1.0}, {"more": 1}, {"steps": "2"}])
+def test_what_models_cost_is_taken_from_the_records_beside_them(good, tmp_path, wrong):
+    cost = dict.fromkeys((item.name for item in fields(Cost)), 2) | {"retrainings": 0.4}
+    told = {"recipe": {"steps": 3}, "tokens": 900}
+    (spoiled(good, tmp_path, "injected") / "palimpsest.json").write_text(json.dumps(told))
+    made = Path(shutil.copytree(good["candidates"]["one"], tmp_path / "made"))
+    (made / "palimpsest.json").write_text(json.dumps({"cost": cost | wrong}))
+    values = good | {"candidates": {"one": str(made)}}
+    models = {entry.name: entry.model for entry in prepared(values).plan("audit").models}
+    assert models["one"].cost == (None if wrong else Cost(**cost))
+    assert models["injected"].recipe["tokens"] == 900
 
 
 @pytest.mark.parametrize("twin", ["injected", "candidate one", "reference"])

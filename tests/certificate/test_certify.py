@@ -20,7 +20,7 @@ from palimpsest.certificate import (
     read_verdicts,
     verify,
     write_bundle_page,
-    write_model_card,
+    write_records,
 )
 from palimpsest.certificate.bundle import PREDICATE_TYPE, SCOPE, unpack
 from palimpsest.certificate.checks import CHECKS, examine
@@ -109,8 +109,8 @@ def test_custom_rules_are_listed_and_a_certificate_is_called_so(tmp_path):
     assert stated["custom_rules"] == verified.custom_rules
     page = write_bundle_page(replace(verified, data=bundle.read_bytes()), tmp_path / "page")
     assert "under custom rules" in page.read_text()
-    write_model_card(bundle, tmp_path / "card.md")
-    assert "under custom rules" in (tmp_path / "card.md").read_text()
+    card, _ = write_records(bundle)
+    assert "under custom rules" in card.read_text()
 
 
 def test_later_lists_are_said_and_dropped_candidates_too(tmp_path):
@@ -205,14 +205,17 @@ def test_what_is_not_a_file_is_bad_input_and_never_waited_for(tmp_path):
 def test_the_commands_say_what_the_certificate_is_of(tmp_path, bundle):
     run = write_audit(tmp_path / "run")
     done = palimpsest("certify", str(run))
-    assert done.stdout.splitlines() == [f"{run}/certificate.zip", "certified: good"]
+    names = ("certificate.zip", "certificate.card.md", "certificate.eee.json")
+    assert done.stdout.splitlines() == [*(f"{run}/{name}" for name in names), "certified: good"]
     other = write_study(tmp_path / "two", seeds=(0, 1))
     printed = json.loads(palimpsest("certify", str(other), "--json").stdout)
     assert printed["verdicts"][STUDY]["candidate"] == "ga-w3" and len(printed["verdicts"]) == 2
     done = palimpsest("verify", str(bundle), "--json")
     assert done.returncode == 0
     told = json.loads(done.stdout)
-    assert {"answer", "not_reached", "checks", "verdicts", "terms", "signer"} <= told.keys()
+    keys = {"answer", "bundle", "not_reached", "checks", "verdicts", "stated", "terms", "signer"}
+    assert keys <= told.keys() and told["bundle"] == file_digest(bundle)
+    assert told["stated"][STUDY]["candidate"] == "ga-w3"
     (tmp_path / "b.zip").write_bytes(b"PK")
     assert palimpsest("verify", str(tmp_path / "b.zip")).returncode == 1
     done = palimpsest("verify", str(run))
@@ -242,18 +245,46 @@ def test_the_page_of_a_run_is_made_from_the_bytes_that_were_verified(bundle, run
         write_bundle_page(verify(copy), tmp_path / "none")
 
 
-def test_a_model_card_says_what_the_verdict_says(run_folder, tmp_path):
-    bundle, file = tmp_path / "b.zip", tmp_path / "card.md"
-    done = palimpsest("certify", str(run_folder), "--out", str(bundle), "--model-card", str(file))
+def test_what_travels_beside_a_bundle_says_what_the_verdict_says(run_folder, tmp_path):
+    bundle = tmp_path / "b.zip"
+    done = palimpsest("certify", str(run_folder), "--out", str(bundle))
     assert done.returncode == 0, done.stderr
-    card = file.read_text()
+    places = [Path(line) for line in done.stdout.splitlines()[1:3]]
+    assert places == [tmp_path / "b.card.md", tmp_path / "b.eee.json"]
+    card, record = places[0].read_text(), json.loads(places[1].read_text())
     verdict = read_run(run_folder).cells[0].verdict
     assert verdict is not None and verdict.paragraph() in card
     assert digest(bundle.read_bytes()) in card and f"palimpsest verify {bundle.name}" in card
     (entry,) = yaml.safe_load(card.split("---")[1])["model-index"]
     values = {metric["type"]: metric["value"] for metric in entry["results"][0]["metrics"]}
-    compared = verdict.finding(entry["name"]).comparison
-    assert compared is not None
-    assert values["certified"] is True and values["p_value"] == compared.p
+    finding = verdict.finding(entry["name"])
+    assert finding.comparison is not None and finding.left is not None
+    assert values["certified"] is True and values["p_value"] == finding.comparison.p
+    # The other one has the same numbers, in the schema of Every Eval Ever.
+    about = record["source_metadata"]["additional_details"]
+    assert about["digest"] == digest(bundle.read_bytes())
+    assert record["model_info"]["name"] == verdict.candidate
+    scores = {
+        entry["metric_config"]["metric_id"].partition(".")[2]: entry["score_details"]
+        for entry in record["evaluation_results"]
+    }
+    assert {name: score["score"] for name, score in scores.items()} == {
+        "certified": 1.0,
+        "p": finding.comparison.p,
+        "at_most": pytest.approx(finding.left.bound, abs=1e-6),
+        "as_far_as_mixture": pytest.approx(finding.scale.share, abs=1e-6),  # type: ignore[union-attr]
+    }
+    assert {score["details"]["label"] for score in scores.values()} == {"restored"}
+    schema = pytest.importorskip("every_eval_ever", reason="needs every-eval-ever for its schema")
+    file = Path(schema.__file__).parent / "schemas" / "eval.schema.json"
+    pytest.importorskip("jsonschema").validate(record, json.loads(file.read_text()))
+
+
+def test_of_several_cells_one_is_named_for_the_model_card(tmp_path):
+    run = write_study(tmp_path / "run", seeds=(0, 1))
+    bundle = certify(run)
+    assert write_records(bundle) == []
+    card, record = write_records(bundle, STUDY)
+    assert "ga-w3" in card.read_text() and STUDY not in record.read_text()
     with pytest.raises(InputError, match="'x'"):
-        write_model_card(bundle, file, "x")
+        write_records(bundle, "x")

@@ -8,6 +8,7 @@ import pytest
 import torch
 from toys import TABLE, TableNet, table_context, transformer_context
 
+from palimpsest.errors import TRACEBACK
 from palimpsest.methods.context import Context, GradientMethod
 from palimpsest.methods.gate_mask import GateMask
 from palimpsest.methods.kl_reversion import KLReversion
@@ -86,6 +87,14 @@ def test_a_faulty_plugin_is_recorded_with_its_reason(fault):
     if act is raising:
         assert "ValueError: no way" in bad.reason and "test_running.py line" in bad.reason
     assert torch.equal(good[GATE], context.base[GATE])
+
+
+def test_on_request_the_lines_that_led_to_an_error_are_shown(monkeypatch, capsys):
+    for asked in ("", "1"):
+        monkeypatch.setenv(TRACEBACK, asked)
+        run_group(transformer_context("llama"), [Plugin(raising)])
+        told = capsys.readouterr().err
+        assert ("in raising" in told and "ValueError" in told) == bool(asked)
 
 
 def test_a_plugin_may_leave_out_a_tied_head_or_use_another_precision():

@@ -56,7 +56,7 @@ def test_the_choice_of_a_candidate_moves_picture_and_numbers(browser, pages):
         after = tab.locator(".value span:visible").all_text_contents()
         assert len(before) == len(after) == 11 and before != after  # ten axes and the scale
         assert tab.locator("circle.candidate:visible").count() == 11
-        tab.locator(".lines tr[data-choice]").first.click()
+        tab.locator(".lines [data-choice]").first.click()
         assert tab.locator(".value span:visible").all_text_contents() == before
 
 

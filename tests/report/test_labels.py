@@ -63,7 +63,10 @@ def test_the_label_is_the_same_wherever_it_stands(labeled):
     scores = {row["model"]: row for row in score_rows(labeled)}
     table = {row["candidate"]: row for row in run_tables(labeled)["candidates"].records()}
     board = {row["method"]: row for row in leaderboard_table({"one": labeled}).records()}
-    page, terminal = write_report(labeled).read_text(), "\n".join(study_lines(labeled))
+    page, terminal = (
+        write_report(labeled).read_text(),
+        "\n".join(study_lines(labeled, explain=True)),
+    )
     rows = dict(re.findall(r'<th scope="row">([\w-]+).*?</th>.*?class="label \w+">(.*?)<', page))
     for finding in verdict.findings:
         label, name = finding.label, finding.name

@@ -1,9 +1,18 @@
 """Which methods restore, over the cells of one run or of several, and ``palimpsest compare``."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from tests.made_runs import cell_run, matrix_run, uncertified_run, write_run
+from tests.made_runs import (
+    candidate,
+    cell_run,
+    compared_cell,
+    matrix_run,
+    uncertified_run,
+    write_run,
+)
 
 from palimpsest.errors import InputError
 from palimpsest.report.leaderboard import (
@@ -16,6 +25,7 @@ from palimpsest.report.leaderboard import (
 )
 from palimpsest.report.results import read_run
 from palimpsest.report.table import Share, as_latex, table_lines
+from palimpsest.stats.models import ModelFailure
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +52,35 @@ def test_a_method_is_represented_by_a_candidate_that_passes_if_there_is_one(judg
     for standing in standings({"mine": judged}):
         for entry in standing.entries:
             assert entry.best.clears == any(finding.clears for finding in entry.findings)
+
+
+def test_a_tie_is_no_restoration_and_a_method_that_failed_has_a_row(tmp_path):
+    failed = candidate("npo-w3", failure=ModelFailure("raised", "no memory"))
+    cells = {name: compared_cell(name) for name in ("a--seed0", "a--seed1")}
+    same = cells["a--seed1"]["replay-1"]
+    cells["a--seed0"]["task_vector-c1"] = replace(same, model=candidate("task_vector-c1"))
+    run = read_run(write_run(tmp_path / "run", cells, failed=(failed,)))
+    rows = {row["method"]: row for row in leaderboard_table({"run": run}).records()}
+    assert rows["task_vector"]["restores in"] == Share(1, 2)
+    assert rows["task_vector"]["most frequent label"] == "restored / damaged"
+    assert rows["npo"]["restores in"] == Share(0, 2)
+    assert (rows["npo"]["most frequent label"], rows["npo"]["settings"]) == ("failed", 1)
+    board = short_board(leaderboard_table({"run": run}))
+    assert {row["method"]: row["best of"] for row in board.records()}["kl_reversion"] == 2
+    assert "failed" in as_latex(board)
+
+
+def test_settings_of_one_name_are_told_apart_by_their_knobs(tmp_path):
+    def run(name: str, slack: float) -> Path:
+        models = compared_cell("a--seed0")
+        own = candidate("tether-p3", knobs={"pull": 3.0, "slack": slack})
+        models["tether-p3"] = replace(models["ga-w3"], model=own)
+        return write_run(tmp_path / name, {"a--seed0": models})
+
+    _, settings = compare_runs([run("one", 1.0), run("two", 2.0)])
+    rows = [row for row in settings.records() if row["method"] == "tether"]
+    assert [row["candidate"] for row in rows] == ["tether-p3 (slack=1)", "tether-p3 (slack=2)"]
+    assert [row["knobs that vary"] for row in rows] == ["slack=1", "slack=2"]
 
 
 def test_ranks_tell_settings_from_retraining_over_cells(judged):
@@ -74,9 +113,9 @@ def test_runs_are_compared_as_table_latex_and_page(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     lines = table_lines(short_board(board)).split("\n")
     assert max(map(len, lines)) <= 80
-    shown = [line.split()[1] for line in lines if line.strip()[:1].isdigit() and "/" in line]
+    shown = [line.split()[0] for line in lines if re.search(r" \d/\d ", line)]
     assert shown == list(rows)
-    assert as_latex(short_board(board)).count(r"\\") == 1 + len(rows)
+    assert as_latex(short_board(board, paper=True)).count(r"\\") == 1 + len(rows)
     assert "<script>" in (page := comparison_page([board, settings])) and "kl_reversion" in page
 
 

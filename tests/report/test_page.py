@@ -16,7 +16,7 @@ from tests.report.test_terminal import answer
 
 from palimpsest.report.page import across, write_report
 from palimpsest.report.results import read_run
-from palimpsest.stats.axes import chosen
+from palimpsest.stats.axes import Sign, chosen
 
 NAMES = ("cell", "uncertified", "matrix", "hostile")
 
@@ -51,10 +51,11 @@ def test_a_page_answers_first_and_has_the_sections_of_its_kind(kind, pages):
     compared = bool(results.judged) and results.judged[0][1].reference_count > 0
     assert ('<div class="strips"' in screen) == compared
     for cell, verdict in results.judged:
-        listed = {f.name if kind == "audit" else cell.method(f.name) for f in verdict.findings}
+        names = [*(f.name for f in verdict.findings), *cell.failed]
+        listed = {name if kind == "audit" else cell.method(name) for name in names}
         labels = re.findall(r'<th scope="row">.*?</th>.*?class="label \w+">(.*?)<', screen)
         assert len(labels) == len(listed)
-        assert set(labels) <= {finding.label for finding in verdict.findings}
+        assert set(labels) <= {"failed", *(finding.label for finding in verdict.findings)}
 
 
 def test_the_picture_shows_every_model_on_every_axis(pages, single):
@@ -67,6 +68,13 @@ def test_the_picture_shows_every_model_on_every_axis(pages, single):
         shown = ('<circle class="retraining"', '<circle class="mixture"', "<circle data-c=")
         assert [strip.count(one) for one in shown] == [20, 8, count]
         assert strip.count('class="candidate off"') == count - 1  # the first needs no script
+        ends = re.findall(r'<text class="hint.*?>(.*?)</text>', strip)
+        signs = [axis.low.sign, axis.high.sign]
+        assert [Sign.KNOWS in signs, Sign.FORGETS in signs] == [
+            any(words in end for end in ends) for words in ("knows more", "knows less")
+        ]
+        if Sign.KNOWS in signs:  # where the injected model lies
+            assert "knows more" in ends[signs.index(Sign.KNOWS)]
 
 
 def test_answers_are_shown_beside_each_other_where_they_were_kept(tmp_path):

@@ -4,13 +4,16 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from tests.report.conftest import report_of
 
 from palimpsest.errors import StoreError
+from palimpsest.report.documents import as_junit
 from palimpsest.report.page import write_report
 from palimpsest.report.results import read_run
+from palimpsest.text import printable
 
 
 def contents(page: Path) -> dict[str, bytes]:
@@ -35,6 +38,18 @@ def test_every_table_is_csv_and_every_figure_has_two_forms(pages):
         }
     assert {"tables/candidates", "tables/leaderboard", "tables/selection"} <= stems
     assert {"figures/acceptance", "figures/relearning", "figures/diagnostic"} <= stems
+
+
+@pytest.mark.parametrize("name", ["cell", "uncertified", "hostile", "no references"])
+def test_a_junit_report_passes_exactly_those_that_could_be_the_certified_one(name, pages):
+    cell, verdict = read_run(pages[name].parents[1]).judged[0]
+    suite = ElementTree.fromstring(as_junit(verdict, cell.failed))
+    passed = [case.get("name") for case in suite if len(case) == 0]
+    assert passed == [printable(finding.name) for finding in verdict.passing]
+    assert bool(passed) == verdict.certified
+    counts = len(verdict.findings) + len(cell.failed), len(cell.failed)
+    assert (len(suite), len(suite.findall("*/error"))) == counts
+    assert int(suite.get("failures", "")) + int(suite.get("errors", "")) + len(passed) == len(suite)
 
 
 @pytest.mark.parametrize("linked", ["report", "report/tables", "report/figures"])

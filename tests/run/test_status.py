@@ -61,6 +61,24 @@ def test_the_time_left_is_the_cost_left_at_the_pace_so_far_shared_by_the_workers
     assert status(run, 1e9 + 1020).seconds_left == pytest.approx((120 - 10 - 20) / 2)
 
 
+def test_the_last_minute_goes_by_the_pace_of_each_kind_and_the_longest_step(run, tell):
+    for cell in ("a", "b"):
+        do_steps(run, cell, "train", "reference", "part-0", "part-1")
+        tell(0, "worker-0", "started", cell=cell, step="train")
+        tell(100, "worker-0", "done", cell=cell, step="train", seconds=100.0)
+    do_steps(run, "b", "part-2")
+    tell(100, "worker-1", "started", cell="a", step="part-0")
+    tell(101, "worker-1", "done", cell="a", step="part-0", seconds=1.0)
+    # One part, and two panels of which nothing is known yet: they cost as the last steps did.
+    panel = 201 / 5
+    assert status(run, 1e9 + 101).seconds_left == pytest.approx((1 + 2 * panel) / 2)
+    do_steps(run, "a", "part-2", "panel")
+    tell(101, "worker-0", "started", cell="a", step="panel")
+    tell(104, "worker-0", "done", cell="a", step="panel", seconds=3.0)
+    # One step is left, which two workers cannot share.
+    assert status(run, 1e9 + 104).seconds_left == pytest.approx(3.0)
+
+
 def test_the_last_word_of_a_dead_worker_is_not_believed(run):
     note(run.path, "worker-0", "started", cell="a", step="train")
     seen = status(run)

@@ -101,6 +101,7 @@ def test_retraining_gives_models_of_different_draws_that_fit_the_base(base, refs
     assert not Path(f"{refs}.work").exists()
     kept = record(refs / "01")
     assert (kept["role"], kept["seed_no"], kept["seed"]) == ("reference", 1, 0)
+    assert kept["tokens"] > kept["recipe"]["steps"]
 
 
 def test_unlearning_writes_a_checkpoint_with_its_record(asked):

@@ -4,9 +4,10 @@ A refusal here costs nothing and leaves nothing behind. What passes is fixed: th
 models will be asked, and what is drawn from the beacon.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -45,7 +46,7 @@ from palimpsest.run.status import duration
 from palimpsest.run.store import Roster, Run, Terms
 from palimpsest.schema import joined
 from palimpsest.stats.design import SHIFT, design_audit
-from palimpsest.stats.models import Model, Role
+from palimpsest.stats.models import Cost, Model, Role
 from palimpsest.stats.multiplicity import Certifiability, certifiability
 from palimpsest.stats.rules import Rules
 from palimpsest.stats.words import count
@@ -108,9 +109,9 @@ class AuditTask(Task):
         if not isinstance(source, Given):
             return entry
         model = replace(model, weights=source.digests.weights)
-        if model.role is not Role.CANDIDATE:
-            model = replace(model, recipe=_recipe(source.place))
-        return SourcedModel(model, source)
+        if model.role is Role.CANDIDATE:
+            return SourcedModel(replace(model, cost=_cost(source.place)), source)
+        return SourcedModel(replace(model, recipe=_recipe(source.place)), source)
 
     # -- models ----------------------------------------------------------------------------------
 
@@ -458,6 +459,15 @@ def _named(model: str) -> Iterator[None]:
         raise ModelError(f"{model}: {error}") from error
 
 
+def _cost(place: str) -> Cost | None:
+    """Return what making a candidate cost, where the record beside it says so."""
+    told = read_record(place).get("cost")
+    if not isinstance(told, dict) or told.keys() != {item.name for item in fields(Cost)}:
+        return None
+    sound = all(type(n) in (int, float) and 0 <= n < math.inf for n in told.values())
+    return Cost(**told) if sound else None
+
+
 def _recipe(place: str) -> dict[str, Any]:
     """Return how and on which data a model was trained, where the record beside it says so."""
     record = read_record(place)
@@ -465,4 +475,4 @@ def _recipe(place: str) -> dict[str, Any]:
     if not isinstance(recipe, Mapping):
         return {}
     data = {"data": dict(inputs)} if isinstance(inputs, Mapping) else {}
-    return dict(recipe) | data
+    return dict(recipe) | data | {"tokens": record.get("tokens")}

@@ -5,8 +5,8 @@ One step of training and one page of scoring are timed on the model itself; the 
 
 import os
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from palimpsest.cell.plan import CellPlan, Commanded, Trained
@@ -16,8 +16,11 @@ from palimpsest.models.checkpoint import outline
 from palimpsest.models.device import check_room
 from palimpsest.models.tokenizer import token_ids
 from palimpsest.models.train import text_loss, train
+from palimpsest.run.cell import CellStore
+from palimpsest.run.executor import stored_steps
 from palimpsest.run.local import gpus
 from palimpsest.run.status import duration
+from palimpsest.run.steps import Step, steps_to_do
 from palimpsest.run.store import Run
 from palimpsest.scoring.answers import score
 
@@ -69,13 +72,16 @@ class Speed:
         return effort.trained * self.per_text + effort.pages * self.page
 
 
-def estimate_cells(specs: Mapping[str, CellPlan], out: Path | None = None) -> Estimate:
+def estimate_cells(
+    specs: Mapping[str, CellPlan], out: Path | None = None, reuse: str = ""
+) -> Estimate:
     """Return what is left of these cells takes, by their ids; one cell of each base is tried.
 
-    out: the run folder, if there is one already.
+    out: the run folder, if there is one already; reuse: another run, whose steps are taken over.
     """
     seconds, memory, disk, model, steps, stored = 0.0, 0.0, 0.0, 0.0, 0, 0
     run = Run.find(out) if out is not None else None
+    elsewhere = stored_steps(Run.open(reuse) if reuse else None, run)
     tried: dict[str, tuple[CellWork, Speed]] = {}
     for cell, plan in specs.items():
         if plan.base.place not in tried:
@@ -84,9 +90,9 @@ def estimate_cells(specs: Mapping[str, CellPlan], out: Path | None = None) -> Es
         work, speed = tried[plan.base.place]
         listed = work.listed if work.plan is plan else StepList(plan)
         left = planned = work.steps if listed is work.listed else listed.build()
-        if run is not None and cell in run.cells:
-            names = run.cell(cell).steps_left(planned)
-            left = tuple(step for step in planned if step.name in names)
+        own = run.cell(cell) if run is not None and cell in run.cells else None
+        names = _steps_left(planned, own, elsewhere)
+        left = tuple(step for step in planned if step.name in names)
         seconds += sum(speed.seconds(listed.efforts[step.name]) for step in left)
         memory = max(memory, worker_memory(plan))
         made = sum(isinstance(entry.source, Trained | Commanded) for entry in plan.models)
@@ -95,6 +101,24 @@ def estimate_cells(specs: Mapping[str, CellPlan], out: Path | None = None) -> Es
         steps, stored = steps + len(left), stored + len(planned) - len(left)
         model = speed.seconds(listed.measuring)
     return Estimate(seconds, memory, disk, steps, stored, model)
+
+
+def _steps_left(
+    planned: Sequence[Step],
+    own: CellStore | None,
+    elsewhere: Mapping[str, tuple[CellStore, str]],
+) -> set[str]:
+    """Return the names of the steps to do, those included whose dropped weights are needed."""
+    recorded, done = set[str](), set[str]()
+    for step in planned:
+        places = [(own, step)] if own is not None else []
+        if step.key in elsewhere:
+            store, name = elsewhere[step.key]
+            if store.manifest(name)["opening"] is None:  # else the pool is opened again
+                places.append((store, replace(step, name=name)))
+        recorded |= {step.name for store, there in places if store.recorded(there)}
+        done |= {step.name for store, there in places if store.done(there)}
+    return steps_to_do(planned, done, recorded)
 
 
 def _measure(work: CellWork) -> Speed:

@@ -133,7 +133,7 @@ def preview(task: Task, options: RunOptions) -> list[str]:
     """Return what a task would do and take, one paragraph or row each; nothing is written."""
     _, workers = _check(task, options)
     plans = {cell: task.plan(cell) for cell in task.terms().cells}
-    return task.preview(estimate_cells(plans, task.folder), workers)
+    return task.preview(estimate_cells(plans, task.folder, options.reuse), workers)
 
 
 def launch(task: Task, options: RunOptions) -> Run:

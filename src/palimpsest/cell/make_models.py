@@ -372,6 +372,7 @@ def _records(task: MakeTask, run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
         "code": run.terms.code,
         "packages": run.terms.packages,
         "recipe": task.recipe_record,
+        "tokens": summary["work"]["retraining"],
         "engine": asdict(config.engine),
         "prompt": None if task.frame is None else task.frame.text,
     }

@@ -5,7 +5,7 @@ models are computed once per worker. What a step stores depends on the plan and 
 needs, never on which worker did it or on what was computed before.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -21,6 +21,7 @@ from palimpsest.cell.steps import StepList, chunked, measures_reference
 from palimpsest.cell.texts import KNOWN_LABEL_DRAW, REPLAY_DRAW, CellTexts
 from palimpsest.errors import MachineError, MethodError, PlanError, TrainingDiverged
 from palimpsest.facts.nonce import key_number
+from palimpsest.facts.questions import Question
 from palimpsest.known import Unavailable, chosen
 from palimpsest.known.kit import AdversaryKit, Schedule
 from palimpsest.known.wrappers import Interpolated
@@ -287,6 +288,27 @@ class CellModels:
         """What one retraining costs, the unit of the others."""
         stream = self.recipe.stream.without("forget")
         return stream_cost(self.loaded.tokenizer, stream, self.recipe.piece_tokens)
+
+    @property
+    def work(self) -> dict[str, int | None]:
+        """What a retraining and measuring one model take, in tokens seen by a training step, of
+        which a scored token is a third; None where that is not known."""
+        plan, texts, again = self.plan, self.texts, self.texts.reacquisition
+        told = [entry.model.recipe.get("tokens") for entry in plan.models]
+        retraining = next((n for n in told if isinstance(n, int) and n > 0), None)
+        if any(isinstance(entry.source, Trained) for entry in plan.models):
+            retraining = self.retraining.tokens
+        if not plan.measured:
+            return {"retraining": retraining, "measuring": None}
+
+        def read(questions: Sequence[Question]) -> int:
+            return count_tokens(encode_items(self.loaded.tokenizer, questions))
+
+        taught = [q for q in texts.facts.questions if (q.set, q.pool) == ("forget", "trained")]
+        trained = again.steps * again.items * read(taught) / len(taught)
+        asked, curve = texts.sheet.questions, texts.reacquired_sheet.questions
+        scored = read(asked) + again.chunks * read(curve)
+        return {"retraining": retraining, "measuring": round(trained + scored / 3)}
 
     @cached_property
     def adversary_kit(self) -> AdversaryKit:

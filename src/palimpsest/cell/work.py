@@ -104,6 +104,7 @@ class CellWork(CellModels):
             "beacon": None if beacon is None else beacon.record(),
             "dose": self._chosen_rate(),
             "headroom": "headroom" in self.step_named,
+            "work": self.work,
         }
 
     def _shown(self, record: Mapping[str, Any]) -> bool:

@@ -8,10 +8,14 @@
     card.md.j2    a section of a model card
 """
 
+import json
+import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from palimpsest import __version__
 from palimpsest.certificate.bundle import (
     ENVELOPE,
     STATEMENT,
@@ -32,10 +36,13 @@ from palimpsest.certificate.signature import (
 )
 from palimpsest.errors import InputError
 from palimpsest.files import given_path
+from palimpsest.report.documents import finding_document
+from palimpsest.report.results import CellResult
 from palimpsest.run.files import digest, make_folder, write_bytes
 from palimpsest.run.store import Run
+from palimpsest.stats.verdict import Finding
 
-__all__ = ["Verification", "certify", "keygen", "read_verdicts", "verify"]
+__all__ = ["Verification", "certify", "keygen", "read_verdicts", "verify", "write_records"]
 
 
 def verify(bundle_path: Path | str, public_key: Path | str | None = None) -> Verification:
@@ -106,29 +113,93 @@ def write_bundle_page(result: Verification, folder: Path) -> Path:
     return write_report(results, paper_section(results), result.heading())
 
 
-def write_model_card(bundle: Path, path: Path, cell: str | None = None) -> None:
-    """Write a section for the model card of a certificate's certified or nearest candidate.
+def write_records(bundle: Path, cell: str = "") -> list[Path]:
+    """Write beside a certificate what says of its certified or nearest candidate what was found,
+    and how anyone can check it: a section for a model card with metadata for the Hugging Face hub
+    (github.com/huggingface/hub-docs, modelcard.md), and a record of Every Eval Ever
+    (github.com/evaleval/every_eval_ever). Return their paths.
 
-    It says what was found in the words of the verdict and how anyone can check it, after metadata
-    for the Hugging Face hub (github.com/huggingface/hub-docs, modelcard.md).
-    cell: which, where the certificate has several.
+    cell: which, where the certificate has several; none are written without it, nor where there is
+    no candidate to name.
     """
     from jinja2 import Environment, StrictUndefined
 
     data = read_bundle(bundle)
-    results = Bundle(data).results
-    cells = results.planned
-    chosen = cell or (cells[0] if len(cells) == 1 else "")
-    verdict = results.cell(chosen).verdict if chosen in cells else None
+    stated = Bundle(data)
+    cells = stated.results.planned
+    if cell and cell not in cells:
+        raise InputError(f"--cell: {cell!r} found; expected one of {', '.join(cells[:5])}")
+    if not cell and len(cells) > 1:
+        return []
+    found = stated.results.cell(cell or cells[0])
+    verdict = found.verdict
     name = None if verdict is None else verdict.candidate or verdict.nearest
     if verdict is None or name is None:
-        raise InputError(
-            f"model card: cell {chosen!r} found; expected one with a candidate, of the "
-            f"{len(cells)} cells of {bundle} such as {cells[0]}; name it with --cell"
-        )
+        return []
     text = Path(__file__).with_name("card.md.j2").read_text("utf-8")
     card = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
-    values = {"name": name, "verdict": verdict, "comparison": verdict.finding(name).comparison}
-    values |= {"digest": digest(data), "file": bundle.name}
-    make_folder(path.absolute().parent)
-    write_bytes(path, card.from_string(text).render(values).encode())
+    finding = verdict.finding(name)
+    values = {"name": name, "verdict": verdict, "comparison": finding.comparison}
+    about = {"digest": digest(data), "file": bundle.name}
+    record = _evaluation(found, finding, about | {"terms": stated.terms.digest})
+    files = {
+        bundle.with_suffix(".card.md"): card.from_string(text)
+        .render(values | about | {"left": finding.left})
+        .encode(),
+        bundle.with_suffix(".eee.json"): record,
+    }
+    for path, content in files.items():
+        write_bytes(path, content)
+    return list(files)
+
+
+METRICS = {
+    "certified": ("certified as restored", False, 1.0),
+    "p": ("p-value as one more retraining", False, 1.0),
+    "at_most": ("share of the injected weights left, 95 % bound, unless hidden", True, "Infinity"),
+    "as_far_as_mixture": ("as far from retrainings as a mixture with this share", True, 1.0),
+}
+"""Numbers of a record: what each is, whether less is better, and its largest value."""
+
+
+def _evaluation(cell: CellResult, finding: Finding, about: Mapping[str, str]) -> bytes:
+    """Return a candidate's record in the schema of Every Eval Ever, version 0.3.0; ``about`` says
+    where the certificate is."""
+    assert cell.verdict is not None
+    verdict, model, now = cell.verdict, cell.models[finding.name], f"{time.time():.0f}"
+    found = finding_document(finding)
+    share, *limits = found["as_far_as_mixture"] or (None, None, None)
+    values = {"certified": float(verdict.candidate == finding.name), "as_far_as_mixture": share}
+    told = {"label": finding.label, "status": verdict.status, "reason": verdict.reason or ""}
+    told |= {"references": str(verdict.reference_count), "sentence": found["sentence"]}
+    results = []
+    for name, (words, less, most) in METRICS.items():
+        if (value := values.get(name, found.get(name))) is None:
+            continue
+        metric = {"metric_id": f"palimpsest.{name}", "metric_name": words, "lower_is_better": less}
+        metric |= {"score_type": "continuous", "min_score": 0.0, "max_score": most}
+        score: dict[str, Any] = {"score": value, "details": told}
+        if name == "as_far_as_mixture" and None not in limits:
+            interval = {"lower": limits[0], "upper": limits[1], "confidence_level": 0.9}
+            score["uncertainty"] = {"confidence_interval": interval}
+        data = {"dataset_name": "forget, retain and never-learned facts", "source_type": "other"}
+        entry = {"evaluation_name": "palimpsest", "source_data": data, "metric_config": metric}
+        results.append(entry | {"score_details": score})
+    details = {"deployment_type": "self_deployed", "model_availability": "unknown"}
+    details |= {"base": cell.base, "weights": model.weights or model.digest}
+    record = {
+        "schema_version": "0.3.0",
+        "evaluation_id": f"palimpsest/{finding.name}/{now}",
+        "retrieved_timestamp": now,
+        "source_metadata": {
+            "source_name": "Palimpsest certificate",
+            "source_type": "evaluation_run",
+            "source_organization_name": "unknown",  # to be filled in by who publishes it
+            "evaluator_relationship": "other",
+            "additional_details": dict(about),
+        },
+        "eval_library": {"name": "palimpsest", "version": __version__},
+        "model_info": {"name": finding.name, "id": finding.name, "additional_details": details},
+        "evaluation_results": results,
+    }
+    return json.dumps(record, indent=2, allow_nan=False).encode() + b"\n"

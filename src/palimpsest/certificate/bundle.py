@@ -30,7 +30,7 @@ from palimpsest.errors import BundleError, InputError, SealError, StoreError
 from palimpsest.facts.sealed import AuditPool, builtin_pool, read_pool, verify
 from palimpsest.files import read_bytes
 from palimpsest.report.documents import verdict_document
-from palimpsest.report.results import CellResult, RunResults, judge_cell, read_rules, replaced
+from palimpsest.report.results import CellResult, RunResults, judge_cell, read_rules
 from palimpsest.run.cell import CELL
 from palimpsest.run.files import canonical, digest, parse_digested, read_stored
 from palimpsest.run.store import (
@@ -57,7 +57,7 @@ KINDS = ("study", "audit")
 REVEAL = "reveal.json"
 STATEMENT, ENVELOPE = "statement.json", "statement.dsse.json"
 HEADLINE = (
-    *("status", "grade", "candidate", "reason", "p", "at_most", "detection_limit"),
+    *("status", "grade", "candidate", "cost", "reason", "p", "at_most", "detection_limit"),
     *("custom_rules", "excluded_references"),
 )
 """What the statement repeats of a verdict; no sentences, which versions may word differently."""
@@ -245,9 +245,7 @@ class Bundle:
                 judge_cell(cell_id, summary, self.tables[cell_id], self.terms, self.rules)
                 for cell_id, summary in self.summaries.items()
             )
-        return RunResults(
-            Path(), self.terms, self.rules, replaced(self.rosters), len(self.rosters), cells, ()
-        )
+        return RunResults(Path(), self.terms, self.rules, self.rosters, cells, ())
 
     def plan(self, cell_id: str) -> PlannedCell:
         """Return what a cell should hold, by the terms and the last list of models."""

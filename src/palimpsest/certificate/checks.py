@@ -92,6 +92,8 @@ class Verification:
     """The signing key's digest; None when unsigned."""
     custom_rules: Mapping[str, list[Any]] = field(default_factory=dict)
     """Rules that differ from the default: default and own value, by name."""
+    stated: Mapping[str, Any] = field(default_factory=dict)
+    """What the statement says of each cell's verdict, which was recomputed."""
     data: bytes = field(default=b"", repr=False, compare=False)
     """The bundle as it was read and verified; no part of the JSON document."""
 
@@ -143,7 +145,8 @@ class Verification:
         """Return the result as plain JSON values."""
         whole = {key: value for key, value in asdict(self).items() if key != "data"}
         lists = {"checks": list(whole["checks"]), "not_reached": list(self.not_reached)}
-        return {"answer": self.answer} | whole | lists
+        named = {"bundle": digest(self.data)} if self.data else {}
+        return {"answer": self.answer} | named | whole | lists
 
 
 def inert(text: str) -> str:
@@ -182,8 +185,9 @@ def examine(data: bytes, public: bytes | None = None) -> Verification:
         for cell in bundle.results.cells
     }
     words = "\n".join(means)
+    stated = {n: cell["verdict"] for n, cell in bundle.stated["predicate"]["cells"].items()}
     return Verification(
-        tuple(checks), words, (), verdicts, bundle.terms.digest, signer, custom, data
+        tuple(checks), words, (), verdicts, bundle.terms.digest, signer, custom, stated, data
     )
 
 

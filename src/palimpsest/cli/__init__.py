@@ -19,7 +19,7 @@ from palimpsest import __version__
 from palimpsest.cli import options
 from palimpsest.cli.options import app
 from palimpsest.cli.output import say
-from palimpsest.errors import PalimpsestError, PlanError
+from palimpsest.errors import PalimpsestError, PlanError, show_traceback
 from palimpsest.run.signals import Stopped, check_stop, ignore_signals, stop_signals
 
 app.version = f"palimpsest {__version__}"
@@ -53,6 +53,7 @@ def _run_command() -> None:
         except CycloptsError as error:
             _fail(_usage(error), 2)
         except PalimpsestError as error:
+            show_traceback(error)
             _fail(_named(error), error.exit_code)
         except Stopped as stopped:
             say(str(stopped))

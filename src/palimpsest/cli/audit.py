@@ -19,6 +19,7 @@ from palimpsest.cli.options import (
     RUN_FOLDER,
     THRESHOLDS,
     AsJson,
+    Explain,
     Flags,
     Repeatable,
     RunFlags,
@@ -71,6 +72,8 @@ def audit(
     *,
     flags: Any = None,
     require: Repeatable = None,
+    junit: Path | None = None,
+    explain: Explain = False,
     run: RunFlags | None = None,
 ) -> None:
     """Audit your own models: decide which candidate, if any, can be certified as restored.
@@ -78,6 +81,7 @@ def audit(
     Args:
         request: YAML file with the flags' names and further settings as keys. Flags override it.
         require: Candidate that must pass for exit code 0. Repeatable. Default: any candidate.
+        junit: Write the labels to this JUnit file, one test per candidate.
     """
     from palimpsest.config.load import load_config, merged, read_values
 
@@ -109,11 +113,18 @@ def audit(
     if run.previewed(task):
         return
     result = judge(task, run.options(task))
-    _show_audit(result, run.json)
+    if junit is not None:
+        from palimpsest.report.documents import as_junit
+        from palimpsest.run.files import write_bytes
+
+        assert result.verdict is not None
+        failed = result.results.cells[0].failed if result.results else {}
+        write_bytes(junit, as_junit(result.verdict, failed))
+    _show_audit(result, run.json, explain)
     sys.exit(result.exit_code if not require else 0 if result.passes(require) else 3)
 
 
-def _show_audit(result: "Answer", as_json: bool) -> None:
+def _show_audit(result: "Answer", as_json: bool, explain: bool) -> None:
     """Write the report where there is something to report, and answer."""
     page: Path | None = None
     if result.results is not None:
@@ -128,10 +139,9 @@ def _show_audit(result: "Answer", as_json: bool) -> None:
     else:
         from palimpsest.report.terminal import study_lines
 
-        for block in study_lines(result.results):
+        after = ["", f"report: {page}", f"next: palimpsest certify {shlex.quote(str(result.run))}"]
+        for block in study_lines(result.results, explain=explain, after=after):
             answer(block)
-        answer(f"\nreport: {page}\nrun: {result.run}")
-        answer(f"next: palimpsest certify {shlex.quote(str(result.run))}")
 
 
 @app.command(group=MODELS)

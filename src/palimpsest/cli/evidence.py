@@ -17,20 +17,21 @@ def certify(
     out: Path | None = None,
     key: Path | None = None,
     pool: Path | None = None,
-    model_card: Path | None = None,
-    cell: str | None = None,
+    cell: str = "",
     new_key: Path | None = None,
     json: AsJson = False,
 ) -> None:
     """Write a certificate: one archive with the terms, rules, seal, scores and verdicts of a run.
+
+    Beside it are a section for a model card and a record of Every Eval Ever, both of the certified
+    or nearest candidate.
 
     Args:
         run: Finished run folder.
         out: Archive to write. Default: RUN/certificate.zip.
         key: Private Ed25519 key (PEM) to sign with.
         pool: Your own sealed pool, which the archive then reveals.
-        model_card: Also write a section for a model card, with hub metadata, to this file (.md).
-        cell: Cell that the model card describes, if the run has several.
+        cell: Cell that model card and record describe, if the run has several.
         new_key: Generate a private key at this path and its public key beside it (.pub), and exit.
     """
     if new_key is not None:
@@ -43,20 +44,20 @@ def certify(
     if run is None:
         raise InputError("run: missing; expected a finished run folder, or --new-key PATH")
     from palimpsest.certificate import certify as write_bundle
-    from palimpsest.certificate import read_verdicts
+    from palimpsest.certificate import read_verdicts, write_records
 
     bundle = write_bundle(run, out, key, pool)
-    if model_card is not None:
-        from palimpsest.certificate import write_model_card
-
-        write_model_card(bundle, model_card, cell)
+    records = write_records(bundle, cell)
     verdicts = read_verdicts(bundle)
     if json:
-        answer({"bundle": str(bundle), "verdicts": verdicts})
+        answer({"bundle": str(bundle), "records": list(map(str, records)), "verdicts": verdicts})
         return
-    answer(str(bundle))
+    for path in (bundle, *records):
+        answer(str(path))
     for name, verdict in verdicts.items():
         words = f"{verdict['status']}: {verdict['candidate'] or verdict['reason']}"
+        if verdict["candidate"] and verdict["cost"] is not None:
+            words += f" (cost: {verdict['cost']:.2f} retrainings)"
         if verdict["status"] is None:
             words = "no verdict, because the run has no candidate"
         elif verdict["custom_rules"]:

@@ -4,6 +4,7 @@ A command is one function in one file of this package, registered with ``app``.
 """
 
 import dataclasses
+import os
 import re
 import typing
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from cyclopts import App, Group, Parameter
 from palimpsest.cli.output import Watch, note, paragraphs
 from palimpsest.config.load import config_keys
 from palimpsest.config.sections import Engine, Prompt
-from palimpsest.errors import PlanError
+from palimpsest.errors import TRACEBACK, PlanError
 from palimpsest.stats.rules import Rules
 from palimpsest.text import shown
 
@@ -55,6 +56,14 @@ GIVEN: set[str] = set()
 
 AsJson = Annotated[
     bool, Parameter(name="--json", negative=(), help="Print one JSON document on stdout.")
+]
+Explain = Annotated[
+    bool,
+    Parameter(
+        negative=(),
+        group=EXECUTION,
+        help="Also print the reasons, every candidate and every axis.",
+    ),
 ]
 Repeatable = Annotated[list[str] | None, Parameter(negative=())]
 
@@ -150,6 +159,14 @@ class RunFlags:
     """Show what would be done and the time, memory and disk it takes, and exit."""
     json: Annotated[bool, Parameter(group=EXECUTION, negative=())] = False
     """Print one JSON document on stdout."""
+    quiet: Annotated[bool, Parameter(group=EXECUTION, negative=())] = False
+    """Print only the answer and errors: no progress, no notes."""
+    traceback: Annotated[bool, Parameter(group=EXECUTION, negative=())] = False
+    """Where something fails, show the lines of code, your own among them, that led there."""
+
+    def __post_init__(self) -> None:
+        if self.traceback:
+            os.environ[TRACEBACK] = "1"  # workers inherit it
 
     def resources(self) -> dict[str, Any]:
         """Return the options of the Ray executor."""
@@ -169,14 +186,15 @@ class RunFlags:
     def options(self, task: "Task") -> "RunOptions":
         """Return the options of a task's run, with what shows its progress."""
         from palimpsest.cell.launch import RunOptions
+        from palimpsest.run.executor import silent
 
         return RunOptions(
             self.executor,
             self.workers,
-            on_event=Watch(task.folder).show,
+            on_event=silent if self.quiet else Watch(task.folder).show,
             reuse=self.reuse,
             resources=self.resources(),
-            on_remark=note,
+            on_remark=(lambda remark: None) if self.quiet else note,
         )
 
     def previewed(self, task: "Task") -> bool:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -14,11 +15,17 @@ if TYPE_CHECKING:
     from palimpsest.run.executor import Event
 
 
+_shown = False
+"""Whether a line stands on the terminal that the next text replaces."""
+
+
 def answer(value: Any) -> None:
     """Print the answer on stdout: text as it is, anything else as one JSON document.
 
     BrokenPipeError where nobody can read it: ``main`` ends with a code that is no answer.
     """
+    if _shown:
+        say("", live=True)
     if not isinstance(value, str):
         value = json.dumps(value, indent=2, allow_nan=False, default=str)
     try:
@@ -40,11 +47,15 @@ def paragraphs(*texts: str) -> None:
         answer(text if "  " in text else wrapped(text))
 
 
-def say(text: str) -> None:
-    """Print what is not the answer on stderr, with control characters escaped."""
+def say(text: str, *, live: bool = False) -> None:
+    """Print what is not the answer on stderr, with control characters escaped; ``live``: as a line
+    of a terminal in whose place the next text comes."""
+    global _shown
     with contextlib.suppress(OSError, AttributeError):  # stderr may be closed, too
-        sys.stderr.write(escaped(text, keep="\n") + "\n")
+        cleared = "\r\x1b[K" if _shown else ""
+        sys.stderr.write(cleared + escaped(text, keep="\n") + ("" if live else "\n"))
         sys.stderr.flush()
+        _shown = live and bool(text)
 
 
 def note(text: str) -> None:
@@ -52,28 +63,61 @@ def note(text: str) -> None:
     say(f"note: {text}")
 
 
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+PHASES = {
+    "train": "training models",
+    "headroom": "scoring facts with evidence",
+    "dose": "choosing the learning rate of re-acquisition",
+    "measure": "measuring models",
+    "unlearn": "making candidates",
+    "known_label": "measuring the known-label models",
+    "finish": "finishing",
+}
+"""Kinds of steps, in words."""
+
+
 class Watch:
-    """Shows a run on stderr, one line per step."""
+    """Shows a run on stderr: on a terminal as one line that changes, else one line a phase."""
 
     def __init__(self, run: Path) -> None:
         self.run = run
+        self.live = sys.stderr is not None and sys.stderr.isatty()
+        self._several = True
+        self._phases: set[tuple[str, str]] = set()
         self._left: float | None = None
-        self._next = 0.0
+        self._read = self._next = 0.0
 
     def show(self, event: "Event") -> None:
         """Show one event of a run."""
         if event.kind == "run":
+            self._several = event.total > 1
             say(event.words)
         elif event.kind == "step":
-            seconds = self._seconds_left() if event.done else None
-            left = "" if seconds is None else f", about {duration(seconds)} left"
-            say(f"{event.cell}: {event.words} ({event.done}/{event.total}{left})")
+            new = (event.cell, event.phase) not in self._phases
+            self._phases.add((event.cell, event.phase))
+            words = event.words if self.live else PHASES.get(event.phase, event.words)
+            if self.live or new:
+                say(self._fitted(event, words), live=self.live)
         elif event.kind == "again":
             say(f"{event.cell}: {event.words}")
-        elif event.kind == "finished":
+        elif event.kind == "finished" and not self.live:
             say(f"{event.cell}: finished")
         elif event.kind == "failed":
             say(f"{event.cell}: {event.step} failed: {event.words}")
+
+    def _fitted(self, event: "Event", words: str) -> str:
+        """Return where a cell stands, in one line of the terminal; its name and words may be
+        cut."""
+        seconds = self._seconds_left() if event.done else None
+        left = "" if not seconds else f", about {duration(seconds)} left"
+        stands = f" ({event.done} of {event.total} steps{left})"
+        columns = shutil.get_terminal_size().columns
+        room = (columns - 1 if self.live else min(columns, 80)) - len(stands)
+        text = f"{_cut(event.cell, 24)}: {words}" if self._several else words
+        return _cut(text, room) + stands
 
     def _seconds_left(self) -> float | None:
         """Return the time left, looked up less often the longer that takes."""
@@ -81,8 +125,9 @@ class Watch:
         if began >= self._next:
             with contextlib.suppress(Exception):  # the folder may be removed at the end
                 self._left = status(self.run).seconds_left
-            self._next = began + max(5.0, 20 * (time.monotonic() - began))
-        return self._left
+            self._read = time.monotonic()
+            self._next = began + max(5.0, 20 * (self._read - began))
+        return None if self._left is None else max(0.0, self._left - time.monotonic() + self._read)
 
 
 def status_lines(now: Status) -> list[str]:

@@ -13,10 +13,12 @@ from palimpsest.cli.options import (
     START,
     THRESHOLDS,
     AsJson,
+    Explain,
     Flags,
     RunFlags,
     app,
     given,
+    named_values,
     takes,
 )
 from palimpsest.cli.output import answer, say, status_lines
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from palimpsest.report.results import RunResults
 
 Methods = Annotated[list[str] | None, Parameter(name="--method", negative=())]
+Knobs = Annotated[list[str] | None, Parameter(name="--knob", negative=())]
 SLOW = ("transformers.models.auto.modeling_auto", "transformers.tokenization_utils_tokenizers")
 """What a worker needs of ``transformers`` to read a pocket model's config and tokenizer."""
 
@@ -41,6 +44,8 @@ def demo(
     model: str = "pocket/qwen2-s",
     seed: int = 0,
     method: Methods = None,
+    knob: Knobs = None,
+    explain: Explain = False,
     flags: Any = None,
     run: RunFlags | None = None,
 ) -> None:
@@ -51,11 +56,13 @@ def demo(
         model: Pocket model. Default: pocket/qwen2-s.
         seed: Seed of the cell. Default: 0.
         method: Add a method, by name or package.module:Class. Repeatable.
+        knob: Setting of that method, as NAME=VALUE, or NAME=VALUE,VALUE for several. Repeatable.
     """
     from palimpsest.config.presets import preset
 
     values = given(flags) | {"models": [model], "seeds": [seed]}
-    _run(_changed(preset("demo"), values, method), out, run or RunFlags())
+    plan = _changed(preset("demo"), values, method, knob)
+    _run(plan, out, run or RunFlags(), method, explain=explain)
 
 
 @app.command(group=BENCHMARKS)
@@ -66,6 +73,8 @@ def study(
     *,
     out: Path | None = None,
     method: Methods = None,
+    knob: Knobs = None,
+    explain: Explain = False,
     general: str | None = None,
     pool: str = "",
     show: Annotated[bool, Parameter(negative=())] = False,
@@ -79,6 +88,7 @@ def study(
         plan: YAML file or name of a preset, such as pocket-small.
         out: Run folder. An existing one is resumed; only new or edited methods are measured.
         method: Add a method, by name or package.module:Class. Repeatable.
+        knob: Setting of that method, as NAME=VALUE, or NAME=VALUE,VALUE for several. Repeatable.
         general: Plain-text file of general prose, such as WikiText, in place of the plan's.
         pool: File of your own sealed pool, whose commitment the plan holds.
         show: Print the complete plan as YAML and exit.
@@ -95,9 +105,9 @@ def study(
         raise PlanError(f"missing; expected a YAML file or one of {', '.join(PRESETS)}", key="plan")
     file, run = plan.endswith((".yaml", ".yml")), run or RunFlags()
     values = given(flags) | ({} if general is None else {"general": {"source": general}})
-    chosen = _changed(load_config(Plan, {}, plan) if file else preset(plan), values, method)
+    chosen = _changed(load_config(Plan, {}, plan) if file else preset(plan), values, method, knob)
     if not show:
-        _run(chosen, out or Path("runs") / chosen.name, run, pool)
+        _run(chosen, out or Path("runs") / chosen.name, run, method, pool, explain=explain)
     elif run.json:
         answer(as_dict(chosen))
     else:
@@ -107,16 +117,34 @@ def study(
         answer(yaml.safe_dump(as_dict(chosen), **form).rstrip())
 
 
-def _changed(plan: "Plan", values: dict[str, Any], methods: list[str] | None) -> "Plan":
-    """Return a plan with other values and further methods."""
+def _changed(
+    plan: "Plan", values: dict[str, Any], methods: list[str] | None, knobs: list[str] | None
+) -> "Plan":
+    """Return a plan with other values and further methods; ``knobs`` are those of the one method
+    that is added."""
     from palimpsest.config.load import as_dict, changed
 
-    added = [{"name": name} for name in methods or ()]
+    if knobs and len(methods or ()) != 1:
+        raise PlanError(
+            f"belongs to the method that --method adds, of which there are {len(methods or ())}; "
+            "expected one; write a plan to give several methods their knobs",
+            key="--knob",
+        )
+    several = {name: text.split(",") for name, text in named_values(knobs, "--knob").items()}
+    added = [{"name": name} | several for name in methods or ()]
     return changed(plan, values | {"methods": [*as_dict(plan)["methods"], *added]})
 
 
-def _run(plan: "Plan", out: Path, run: RunFlags, pool: str = "") -> None:
-    """Run a study, write its report and answer."""
+def _run(
+    plan: "Plan",
+    out: Path,
+    run: RunFlags,
+    added: list[str] | None,
+    pool: str = "",
+    *,
+    explain: bool,
+) -> None:
+    """Run a study, write its report and answer; methods that were added come first."""
     if run.executor == "local" and not run.dry_run and plan.engine.device == "cpu":
         from palimpsest.run.local import prepare
 
@@ -138,9 +166,10 @@ def _run(plan: "Plan", out: Path, run: RunFlags, pool: str = "") -> None:
     if run.json:
         answer(run_document(results) | {"report": str(page), "run": str(out)})
     else:
-        for block in study_lines(results):
+        own = [name.rpartition(":")[2] for name in added or ()]
+        after = ["", f"report: {page}", f"next: palimpsest compare {shlex.quote(str(out))}"]
+        for block in study_lines(results, explain=explain, own=own, after=after):
             answer(block)
-        answer(f"\nreport: {page}\nnext: palimpsest compare {shlex.quote(str(out))}")
     _raise_failed_plugins(results, task)
 
 
@@ -207,7 +236,7 @@ def compare(
     Args:
         runs: Run folders to compare.
         csv: Write the leaderboard with all columns to this CSV file.
-        latex: Write the printed table to this LaTeX file (uses the package booktabs).
+        latex: Write the table, with intervals, to this LaTeX file (uses the package booktabs).
         page: Write a page with all tables to this HTML file.
     """
     from palimpsest.report.leaderboard import compare_runs, comparison_page, short_board
@@ -217,8 +246,8 @@ def compare(
     if not runs:
         raise PlanError("none given; expected at least one run folder", key="runs")
     tables = compare_runs(runs)
-    board = short_board(tables[0])
-    for path, text in ((csv, as_csv(tables[0])), (latex, as_latex(board))):
+    board, paper = short_board(tables[0]), short_board(tables[0], paper=True)
+    for path, text in ((csv, as_csv(tables[0])), (latex, as_latex(paper))):
         if path is not None:
             write_bytes(path, text.encode())
             say(f"wrote {path}")

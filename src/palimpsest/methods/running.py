@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from palimpsest.errors import MethodError, TrainingDiverged
+from palimpsest.errors import MethodError, TrainingDiverged, show_traceback
 from palimpsest.facts.nonce import key_number
 from palimpsest.methods import title, used
 from palimpsest.methods.answer_sets import Spent, stream_cost
@@ -94,6 +94,7 @@ def _attempt(method: Method, context: Context, run: Callable[[Context], Any]) ->
         return ModelFailure(FailureKind.RAISED, str(error))
     except (Exception, SystemExit) as error:
         raise_machine_fault(error)
+        show_traceback(error)
         return ModelFailure(FailureKind.RAISED, _describe(error, method))
 
 

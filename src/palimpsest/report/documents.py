@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
 from palimpsest.errors import InputError
 from palimpsest.files import given_path
@@ -25,7 +26,8 @@ from palimpsest.stats.models import Model, Role
 from palimpsest.stats.screen import screen_alone
 from palimpsest.stats.share import Left, Scale
 from palimpsest.stats.verdict import Finding, Verdict, label_of
-from palimpsest.stats.words import describe
+from palimpsest.stats.words import describe, headline
+from palimpsest.text import printable
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -48,6 +50,7 @@ def verdict_document(verdict: Verdict) -> dict[str, Any]:
         "status": verdict.status,
         "grade": verdict.grade,
         "candidate": verdict.candidate,
+        "cost": finding and finding.cost,
         "nearest": verdict.nearest,
         "reason": verdict.reason,
         "because": verdict.because,
@@ -139,6 +142,7 @@ def finding_document(finding: Finding) -> dict[str, Any]:
         "excluded": finding.excluded,
         "median_gap": finding.screened.gap,
         "values": dict(finding.values),
+        "cost": finding.cost,
         **comparison_document(finding.comparison),
         **share_document(finding.left),
         **scale_document(finding.scale),
@@ -160,7 +164,7 @@ def run_document(results: RunResults) -> dict[str, Any]:
         "kind": results.kind,
         "name": results.name,
         "rules_hash": results.terms.rules_hash,
-        "rosters": results.rosters,
+        "rosters": len(results.lists),
         "replaced": list(results.replaced),
         "planned": len(results.planned),
         "certified": results.certified,
@@ -186,6 +190,7 @@ def _cell_document(cell: CellResult, verdict: Verdict) -> dict[str, Any]:
         "facts": {name: len(facts) for name, facts in cell.summary["facts"].items()},
         "failed": dict(cell.failed),
         "learning_rate": (cell.summary.get("dose") or {}).get("learning_rate"),
+        "work": cell.work and {"trained": cell.work[0], "other": round(cell.work[1], DIGITS)},
         "headroom": headroom
         and {
             **(_picked(headroom, "facts", "taught", "regime", "reason") or {}),
@@ -274,6 +279,25 @@ def write_documents(results: RunResults) -> None:
     if rows:
         columns = {name: [row[name] for row in rows] for name in rows[0]}
         write_bytes(results.path / "scores.parquet", table_bytes(columns))
+
+
+def as_junit(verdict: Verdict, failed: Mapping[str, str]) -> bytes:
+    """Return a verdict as a JUnit report: one test per candidate, which passes if it could be the
+    certified one; failed: why others could not be measured."""
+    cases = [(f.name, "failure", f.label, describe(f)) for f in verdict.findings]
+    cases += [(name, "error", "not measured", why) for name, why in failed.items()]
+    if not cases:
+        cases = [("audit", "failure", verdict.status, verdict.paragraph())]
+    suite = ElementTree.Element("testsuite", name="palimpsest audit", tests=str(len(cases)))
+    passing = [finding.name for finding in verdict.passing]
+    for name, kind, label, why in cases:
+        case = ElementTree.SubElement(suite, "testcase", classname="audit", name=printable(name))
+        if name not in passing:
+            problem = ElementTree.SubElement(case, kind, message=printable(label))
+            problem.text = printable(f"{headline(verdict)} {why}")
+    for kind, of in (("failures", "failure"), ("errors", "error")):
+        suite.set(kind, str(len(suite.findall(f"*/{of}"))))
+    return bytes(ElementTree.tostring(suite, "utf-8", xml_declaration=True))
 
 
 # -- pandas frames ---------------------------------------------------------------------------------

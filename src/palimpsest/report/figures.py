@@ -27,7 +27,7 @@ from palimpsest.report.canvas import (
 )
 from palimpsest.report.results import CellResult, RunResults, cell_positions
 from palimpsest.report.table import Share
-from palimpsest.stats.axes import chosen
+from palimpsest.stats.axes import Sign, chosen
 from palimpsest.stats.items import Values
 from palimpsest.stats.words import describe, percent
 
@@ -68,10 +68,13 @@ def retrainings(results: RunResults, candidate: str | None = None) -> Picture | 
             where = [(clip(sd), row + spread * jitter(n)) for n, sd in found]
             points(panel, where, KNOWN[group], size=SIZES[group], order=order)
     panel.set_xlabel("distance from the mean retraining, in standard deviations of the retrainings")
+    turned = [axis.title for axis in axes if axis.high.sign is Sign.KNOWS]
+    right = f", on {', '.join(turned)} at the right" if turned else ""
     about = (
         "Each row is one axis. Gray dots are the retrainings, with their range shaded; large "
-        "diamonds are the candidate. The scale is linear up to 3 and logarithmic beyond; values "
-        "further out are drawn at the edge."
+        f"diamonds are the candidate. Knowledge of the facts shows at the left{right}. "
+        "The scale is linear up to 3 and logarithmic beyond; values further out are drawn at the "
+        "edge."
     )
     title, reading = "The candidate compared with the retrainings", describe(verdict.finding(name))
     return Picture("retrainings", title, reading, about, figure)

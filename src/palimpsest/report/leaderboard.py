@@ -19,21 +19,21 @@ from palimpsest.report.results import CellResult, RunResults, read_run, refuse_d
 from palimpsest.report.table import P_VALUE, Estimate, Row, Share, Table
 from palimpsest.stats.axes import axis
 from palimpsest.stats.controls import reference_bag
-from palimpsest.stats.models import Role
+from palimpsest.stats.models import Model, Role
 from palimpsest.stats.multiplicity import holm
 from palimpsest.stats.ranksum import RankSum, rank_sum
 from palimpsest.stats.verdict import Finding, Verdict
-from palimpsest.stats.words import why
+from palimpsest.stats.words import certified_cells
 
 Runs = Mapping[str, RunResults]
 """The runs compared, by a name of their own."""
 MethodSetting = tuple[str, str]
-"""A method and the name of a candidate."""
+"""A method and the name of a candidate, with the knobs that two of this name differ in."""
 FRESH = "fresh retraining"
 FORMS = {
     **dict.fromkeys(("p", "p (Holm)", "p over cells"), P_VALUE),
     **dict.fromkeys(("worst axis, sd", "expected rank sum"), ".1f"),
-    "≙ mixture": ".0%",
+    "distance": ".0%",
     "cost, retrainings": ".2f",
 }
 
@@ -53,35 +53,62 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Standing:
-    """A method over the cells in which it was compared."""
+    """A method over the cells in which it was tried."""
 
     method: str
     entries: tuple[Entry, ...]
+    """Of the cells in which a candidate was compared."""
+    settings: int
+    """How many settings were tried, the best of which stands for it in each cell."""
+    failed: int
+    """In how many further cells it failed: no candidate could be made or measured."""
+
+    @property
+    def cells(self) -> int:
+        """In how many cells it was tried."""
+        return len(self.entries) + self.failed
 
     @property
     def restores(self) -> Share:
         """In how many cells a candidate passes: no test tells it from a retraining."""
-        return Share.of(entry.best.clears for entry in self.entries)
+        return Share(sum(entry.best.clears for entry in self.entries), self.cells)
 
     @property
     def labels(self) -> list[tuple[str, int]]:
         """The labels of its best candidates, the most frequent first."""
-        return Counter(entry.best.label for entry in self.entries).most_common()
+        found = Counter(entry.best.label for entry in self.entries)
+        return (found + Counter({"failed": self.failed})).most_common()
 
     @property
-    def axis(self) -> str:
-        """The most frequent worst axis of its best candidates."""
+    def label(self) -> str:
+        """The most frequent label; all that are equally frequent."""
+        most = self.labels[0][1]
+        return " / ".join(label for label, number in self.labels if number == most)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The two most frequent worst axes of its best candidates."""
         compared = [entry.best.comparison for entry in self.entries]
         names = [comparison.worst.axis for comparison in compared if comparison is not None]
-        return axis(Counter(names).most_common(1)[0][0]).title
+        return tuple(axis(name).title for name, _ in Counter(names).most_common(2))
 
     @property
-    def scale(self) -> float:
+    def setting(self) -> str | None:
+        """The most frequent of its best candidates."""
+        found = Counter(entry.best.name for entry in self.entries).most_common(1)
+        return found[0][0] if found else None
+
+    @property
+    def cost(self) -> float | None:
+        """Median cost of its best candidates in retrainings; None where none was recorded."""
+        return median_cost((entry.cell, entry.best.name) for entry in self.entries)
+
+    @property
+    def scale(self) -> float | None:
         """Median over cells: as far from retrainings as a mixture of this share; infinite beyond
-        the injected model, and where no cell has a scale."""
+        the injected model, None where no cell has a scale."""
         scales = [entry.best.scale for entry in self.entries]
-        share = middle([scale.share for scale in scales if scale is not None])
-        return math.inf if share is None else share
+        return middle([scale.share for scale in scales if scale is not None])
 
     @property
     def distances(self) -> list[float]:
@@ -109,9 +136,17 @@ def closeness(finding: Finding) -> tuple[bool, float, float]:
 
 
 def standings(runs: Runs) -> list[Standing]:
-    """Return every method that was compared in some cell, the nearest to retraining first."""
+    """Return every method that was compared or failed in some cell, the nearest to retraining
+    first."""
     found: dict[str, list[Entry]] = {}
+    failed: Counter[str] = Counter()
+    tried: dict[str, set[str]] = {}
     for run, results in runs.items():
+        for cell in results.cells:
+            made = {cell.method(name) for name in cell.candidates}
+            failed.update({cell.method(name) for name in cell.failed} - made)
+            for name in (*cell.candidates, *cell.failed):
+                tried.setdefault(cell.method(name), set()).add(name)
         for cell, verdict in results.judged:
             groups: dict[str, list[Finding]] = {}
             for finding in verdict.findings:
@@ -120,53 +155,21 @@ def standings(runs: Runs) -> list[Standing]:
             for method, mine in groups.items():
                 mine.sort(key=closeness)
                 found.setdefault(method, []).append(Entry(run, cell, tuple(mine)))
-    several = [Standing(method, tuple(mine)) for method, mine in found.items()]
-    return sorted(several, key=lambda one: (-one.restores.count, one.scale, fmean(one.distances)))
+    several = [
+        Standing(method, tuple(found.get(method, ())), len(tried[method]), failed[method])
+        for method in dict.fromkeys([*found, *failed])
+    ]
 
+    def order(one: Standing) -> tuple[int, float, float]:
+        far = fmean(one.distances) if one.entries else math.inf
+        return -one.restores.count, math.inf if one.scale is None else one.scale, far
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line of the answer: a candidate, or a method by its best setting."""
-
-    name: str
-    label: str
-    sentence: str
-    finding: Finding | None = None
-    """Of the best setting; None over several cells."""
-    settings: int = 1
-    """Of the method, in one cell."""
-
-
-def answer_lines(results: RunResults, most: int = 2) -> list[Line]:
-    """Return one line per candidate, or per method where methods made them, the best first;
-    ``most`` failing axes are in words, the others named."""
-    if len(results.planned) > 1:
-        return [_over_cells(standing) for standing in standings({results.name: results})]
-    groups: dict[str, list[Finding]] = {}
-    for cell, verdict in results.judged:
-        for finding in by_closeness(verdict):
-            groups.setdefault(cell.method(finding.name), []).append(finding)
-    lines = []
-    for name, mine in groups.items():
-        lines.append(Line(name, mine[0].label, as_sentence(mine[0], most), mine[0], len(mine)))
-    return lines
-
-
-def as_sentence(finding: Finding, most: int = 99) -> str:
-    """Return what was found about a candidate, to stand beside its name and label."""
-    text = why(finding, most).removeprefix("is ")
-    return f"{text[0].upper()}{text[1:]}."
+    return sorted(several, key=order)
 
 
 def by_closeness(verdict: Verdict) -> list[Finding]:
     """Return the findings, those that pass first, then the nearest to retraining."""
     return sorted(verdict.findings, key=closeness)
-
-
-def _over_cells(mine: Standing) -> Line:
-    labels = [f"{label} in {n} of {len(mine.entries)} cells" for label, n in mine.labels]
-    sentence = f"Its best setting is {'; '.join(labels)}; most often furthest on {mine.axis}."
-    return Line(mine.method, mine.labels[0][0], sentence)
 
 
 def leaderboard_table(runs: Runs) -> Table:
@@ -178,20 +181,21 @@ def leaderboard_table(runs: Runs) -> Table:
         findings = [finding for entry in mine.entries for finding in entry.findings]
         cells = [f"{entry.run}/{entry.cell.id}" for entry in mine.entries]
         p_values = [p for (method, _), p in adjusted.items() if method == mine.method]
-        first = mine.entries[0]
+        aims = {e.cell.models[e.best.name].aim for e in mine.entries}
         rows.append(
-            {"rank": number, "method": mine.method}
-            | {"author's aim": first.cell.models[first.best.name].aim}
-            | {"restores in": mine.restores, "most frequent label": mine.labels[0][0]}
-            | {"≙ mixture": min(mine.scale, 1.0)}
+            {"rank": number, "method": mine.method, "author's aim": ", ".join(sorted(aims))}
+            | {"settings": mine.settings, "most frequent best setting": mine.setting}
+            | {"restores in": mine.restores, "most frequent label": mine.label}
+            | {"distance": None if mine.scale is None else min(mine.scale, 1.0)}
             | {"worst axis, sd": Estimate.average(mine.distances, cells)}
-            | {"most frequent worst axis": mine.axis}
-            | {"cost, retrainings": median_cost((e.cell, e.best.name) for e in mine.entries)}
+            | {"most frequent worst axis": mine.axes[0] if mine.axes else None}
+            | {"cost, retrainings": mine.cost}
             | {"p over cells": max(p_values, default=None), "candidates": len(findings)}
             | {"survive the screen": Share.of(not finding.excluded for finding in findings)}
         )
-    restoring = [f"{s.method} in {s.restores} cells" for s in several if s.restores.count]
-    reading = f"Methods with a restored candidate: {', '.join(restoring) or 'none'}."
+    certified = sum(results.certified for results in runs.values())
+    judged = sum(len(results.judged) for results in runs.values())
+    reading = certified_cells(certified, judged)
     if len({results.terms.rules_hash for results in runs.values()}) > 1:
         reading += " The runs were judged under different rules."
     return Table.of("leaderboard", "Which methods restore", reading, rows, FORMS)
@@ -207,17 +211,40 @@ def median_cost(candidates: Iterable[tuple[CellResult, str]]) -> float | None:
 # -- every setting, and claims about methods by ranks over cells -----------------------------------
 
 
+def settings_of(runs: Runs) -> dict[tuple[str, str, str], MethodSetting]:
+    """Return the setting of every candidate, by run, cell and name."""
+    every: dict[tuple[str, str, str], Model] = {}
+    for run, results in runs.items():
+        every |= {(run, cell.id, name): cell.models[name] for cell, name in results.candidates()}
+    named: dict[str, list[Model]] = {}
+    for model in every.values():
+        named.setdefault(model.name, []).append(model)
+    found = {}
+    for place, model in every.items():
+        alike = [other.knobs for other in named[model.name]]
+        differing = {k: v for k, v in model.knobs.items() if any(o.get(k) != v for o in alike)}
+        more = f" ({knob_words(differing)})" if differing else ""
+        found[place] = (model.method or model.name, f"{model.name}{more}")
+    return found
+
+
+def knob_words(knobs: Mapping[str, object]) -> str:
+    """Return knobs with their values: ``share=0.1, start=facts_vector``."""
+    return ", ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in knobs.items())
+
+
 def rank_tests(runs: Runs, role: Role = Role.CANDIDATE) -> dict[MethodSetting, RankSum]:
     """Return the rank test over cells of every candidate, or of the fresh retrainings, its positive
     controls."""
     ranks: dict[MethodSetting, list[tuple[int, int]]] = {}
-    for results in runs.values():
+    settings = settings_of(runs)
+    for run, results in runs.items():
         for cell in results.cells:
             bag = reference_bag(cell.evaluation, results.rules)
             for name in cell.evaluation.of_role(role):
-                method = cell.method(name) if role is Role.CANDIDATE else FRESH
+                key = settings.get((run, cell.id, name), (FRESH, name))
                 if (rank := bag.rank(cell.evaluation[name])) is not None:
-                    ranks.setdefault((method, name), []).append((rank, len(bag.names)))
+                    ranks.setdefault(key, []).append((rank, len(bag.names)))
     return {key: rank_sum(*zip(*pairs)) for key, pairs in ranks.items()}
 
 
@@ -234,10 +261,13 @@ def settings_table(runs: Runs) -> Table:
     """Return every setting of every method over all cells: distance, cost, and its rank test."""
     alpha = next(iter(runs.values())).rules.alpha
     found: dict[MethodSetting, list[tuple[CellResult, Finding]]] = {}
-    for cell, verdict in (pair for results in runs.values() for pair in results.judged):
-        for finding in verdict.findings:
-            key = (cell.method(finding.name), finding.name)
-            found.setdefault(key, []).append((cell, finding))
+    settings = settings_of(runs)
+    for run, results in runs.items():
+        for cell, verdict in results.judged:
+            for finding in verdict.findings:
+                key = settings[run, cell.id, finding.name]
+                found.setdefault(key, []).append((cell, finding))
+    models = {key: cell.models[f.name] for key, ((cell, f), *_) in found.items()}
     tests, fresh = rank_tests(runs), rank_tests(runs, Role.RETRAINING)
     adjusted, every = adjusted_p(tests, alpha), tests | fresh
     rows: list[Row] = []
@@ -245,9 +275,11 @@ def settings_table(runs: Runs) -> Table:
         mine, test = found.get(key, []), every.get(key)
         sds = [sd for _, finding in mine if (sd := distance(finding)) is not None]
         rows.append(
-            {"method": key[0], "candidate": key[1], "cells": len(mine) or (test and test.cells)}
+            {"method": key[0], "candidate": key[1]}
+            | {"knobs that vary": (mine and knobs_that_vary(models[key], models.values())) or None}
+            | {"cells": len(mine) or (test and test.cells)}
             | {"restores in": Share.of(f.clears for _, f in mine) if mine else None}
-            | {"≙ mixture": middle([min(f.scale.share, 1.0) for _, f in mine if f.scale])}
+            | {"distance": middle([min(f.scale.share, 1.0) for _, f in mine if f.scale])}
             | {"worst axis, sd": median(sds) if sds else None}
             | {"cost, retrainings": median_cost((cell, finding.name) for cell, finding in mine)}
             | {"rank sum": test and test.total, "expected rank sum": test and test.expected}
@@ -263,13 +295,23 @@ def settings_table(runs: Runs) -> Table:
     return Table.of("settings", "Every setting over all cells", reading, rows, FORMS)
 
 
+def knobs_that_vary(model: Model, others: Iterable[Model]) -> str | None:
+    """Return the knobs of a candidate in which another one of its method differs."""
+    alike = [other.knobs for other in others if other.method == model.method]
+    own = {k: v for k, v in model.knobs.items() if any(o.get(k) != v for o in alike)}
+    return knob_words(own) or None
+
+
 # -- several runs side by side ---------------------------------------------------------------------
 
+WORST = "worst sd"
 HEADS = {
+    "method": "method",
+    "settings": "best of",
     "restores in": "restores",
     "most frequent label": "label",
-    "≙ mixture": "≙ mix",
-    "worst axis, sd": "worst sd",
+    "distance": "distance",
+    "worst axis, sd": WORST,
     "cost, retrainings": "cost",
     "p over cells": "p",
 }
@@ -307,21 +349,24 @@ def compare_runs(paths: Sequence[Path]) -> list[Table]:
     return [leaderboard_table(runs), settings_table(runs)]
 
 
-def short_board(board: Table) -> Table:
-    """Return the leaderboard with the columns that fit a terminal or a paper, and what they
-    mean."""
-    kept = board.only(["rank", "method", *HEADS])
-    about = (
-        f"{board.reading} Each method is shown by its best setting in each cell. ≙ mix: as far "
-        "from retrainings as a mixture with this share of the injected weights, median over cells "
-        "(100 %: as far as the injected model, further, or no scale). worst sd: "
-        "distance from the mean retraining on the worst axis, mean over cells with its interval; "
-        "cost: in retrainings; p: rank test over cells, where a small value means that the method "
-        "does not restore."
-    )
-    columns = tuple(HEADS.get(column, column) for column in kept.columns)
-    forms = {HEADS.get(column, column): form for column, form in board.forms.items()}
-    return replace(kept, reading=about, columns=columns, forms=forms)
+def short_board(board: Table, *, paper: bool = False) -> Table:
+    """Return the leaderboard with the columns that fit a terminal, or a paper, and hold anything;
+    and what they mean."""
+    heads = HEADS if paper else {name: head for name, head in HEADS.items() if head != WORST}
+    kept = [name for name in heads if any(row[name] is not None for row in board.records())]
+    about = [
+        f"{board.reading} Each method is shown by the best of its settings in each cell. distance: "
+        "as far from retrainings as a mixture with this share of the injected weights, median over "
+        "cells (100 %: as far as the injected model, or further)",
+        f"{WORST}: distance on the worst axis, mean over cells with its interval" * paper,
+        "cost: in retrainings",
+        "p: rank test over cells, where a small value means that the method does not restore"
+        * ("p over cells" in kept),
+    ]
+    columns = tuple(heads[name] for name in kept)
+    forms = {heads.get(column, column): form for column, form in board.forms.items()}
+    reading = f"{'; '.join(filter(None, about))}."
+    return replace(board.only(kept), reading=reading, columns=columns, forms=forms)
 
 
 def comparison_page(tables: Sequence[Table]) -> str:

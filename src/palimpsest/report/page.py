@@ -19,7 +19,7 @@ from markupsafe import Markup
 from palimpsest.errors import StoreError
 from palimpsest.report.canvas import FAR, LINEAR, Picture, figure_bytes
 from palimpsest.report.figures import all_figures
-from palimpsest.report.leaderboard import answer_lines, as_sentence, by_closeness
+from palimpsest.report.leaderboard import by_closeness
 from palimpsest.report.results import (
     CellResult,
     Position,
@@ -32,9 +32,10 @@ from palimpsest.report.results import (
 )
 from palimpsest.report.table import Share, Table, as_csv
 from palimpsest.report.tables import run_tables
+from palimpsest.report.terminal import answer_lines, as_sentence, spent
 from palimpsest.run.files import make_folder, remove, write_bytes
 from palimpsest.stats import words
-from palimpsest.stats.axes import Axis, chosen
+from palimpsest.stats.axes import Axis, Sign, chosen
 from palimpsest.stats.design import ReferenceDesign, design_references
 from palimpsest.stats.rules import MINIMUM_REFERENCES
 from palimpsest.stats.share import Scale
@@ -44,6 +45,8 @@ from palimpsest.text import printable
 TEMPLATES = Path(__file__).parent / "template"
 MORE_REFERENCES = (20, 40)
 """Numbers of references that a reader may choose between; between them nothing is gained."""
+TONES = dict.fromkeys(("restored", "not", "partial", "failed"), "open")
+"""How labels look that begin with these words: neither good nor bad."""
 SCALE_TICKS = (0.01, 0.03, 0.1, 0.25, 0.5, 1.0)
 TICKS = (-30, -10, -3, -1, 0, 1, 3, 10, 30)
 
@@ -62,6 +65,8 @@ class Strip:
     """One axis of the picture."""
 
     axis: Axis
+    hints: tuple[str, str]
+    """What a model at the left and at the right end shows."""
     noticed: float | None
     """Share of the way to the injected model from which a move here is noticed."""
     marks: list[Mark]
@@ -140,12 +145,14 @@ def page_values(results: RunResults) -> dict[str, Any]:
     lines = answer_lines(results)
     best = [line.finding.name for line in lines if line.finding]
     everyone = [finding.name for finding in by_closeness(verdict)] if verdict else []
-    choices = list(dict.fromkeys([*best, *everyone]))
+    picked = [verdict.candidate] if verdict and verdict.candidate else everyone[:1]
+    choices = list(dict.fromkeys([*picked, *best, *everyone]))
     return {
         "results": results,
         "single": single,
         "verdict": verdict,
         "headline": headline(results, verdict),
+        "spent": spent(results),
         "lines": lines,
         "choices": choices,
         "strips": strips(results, choices) if verdict else [],
@@ -193,8 +200,16 @@ def strips(results: RunResults, choices: list[str]) -> list[Strip]:
             else ""
             for known in left
         ]
-        picture.append(Strip(axis, verdict.sensitivity.get(axis.name), marks, mine, shares))
+        noticed = verdict.sensitivity.get(axis.name)
+        picture.append(Strip(axis, end_hints(axis), noticed, marks, mine, shares))
     return picture
+
+
+def end_hints(axis: Axis) -> tuple[str, str]:
+    """Return in a few words what a model far below and far above the retrainings shows."""
+    known = {Sign.KNOWS: "knows more", Sign.FORGETS: "knows less"}
+    other = "changed" if axis.low.sign is Sign.KNOWS else "worse"
+    return known.get(axis.low.sign, "better"), known.get(axis.high.sign, other)
 
 
 def scale_strip(verdict: Verdict, choices: list[str]) -> ScaleStrip | None:
@@ -269,7 +284,7 @@ def template(name: str) -> Template:
         as_sentence=as_sentence,
         # A minus sign in front of numbers, where text has a hyphen.
         signed=lambda text: re.sub(r"(?<![\w.-])-(?=\d)", "−", text),
-        tone=lambda label: {"restored": "good", "not": "open"}.get(label.split()[0], "bad"),
+        tone=lambda label: "good" if label == "restored" else TONES.get(label.split()[0], "bad"),
     )
     return environment.get_template(name)
 

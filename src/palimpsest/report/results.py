@@ -69,6 +69,21 @@ class CellResult:
         return self.models[name].method or name
 
     @property
+    def work(self) -> tuple[int, float] | None:
+        """How many models were trained, and what all else took, in retrainings; None where the cost
+        of one is not recorded."""
+        work = self.summary.get("work")
+        told = [work.get(k) for k in ("measuring", "retraining")] if isinstance(work, dict) else []
+        known = [number for number in told if isinstance(number, int) and number > 0]
+        if len(known) < 2:
+            return None
+        models = self.models.values()
+        own = [m.cost.retrainings - m.cost.shared_retrainings for m in models if m.cost]
+        trained = sum(step["kind"] == "train" for step in self.summary["steps"])
+        one = known[0] / known[1]
+        return trained, len(self.evaluation.models) * one + (sum(own) if trained else 0.0)
+
+    @property
     def failed(self) -> Mapping[str, str]:
         """Candidates that could not be made or measured, with the reason."""
         return {
@@ -97,11 +112,8 @@ class RunResults:
     path: Path
     terms: Terms
     rules: Rules
-    replaced: tuple[str, ...]
-    """Candidates of earlier lists that are not in the last one: they were tried and are not
-    judged."""
-    rosters: int
-    """How many lists of candidates the run has had: more than one if it was added to."""
+    lists: tuple[FixedRoster, ...]
+    """The lists of candidates that the run has had: more than one if it was added to."""
     cells: tuple[CellResult, ...]
     missing: tuple[Missing, ...]
 
@@ -152,13 +164,31 @@ class RunResults:
         known = ", ".join(cell.id for cell in self.cells[:5]) or "none"
         raise StoreError(f"no finished cell {cell_id!r}; the first that are finished: {known}")
 
+    @property
+    def own(self) -> tuple[str, ...]:
+        """The methods that are not built in."""
+        last = self.lists[-1].models if self.lists else ()
+        return tuple(dict.fromkeys(entry["method"] for entry in last if entry.get("plugin")))
+
+    @property
+    def replaced(self) -> tuple[str, ...]:
+        """Candidates of earlier lists that are not in the last one as they were: they were tried
+        and are not judged."""
+        return replaced(self.lists)
+
     def tried(self) -> str:
         """Return in words which candidates were tried and are not judged; empty if none."""
         if not self.replaced:
             return ""
-        names = ", ".join(dict.fromkeys(self.replaced))
-        were = count(len(self.replaced), "candidate was", "candidates were")
-        return f"{were} tried in this run and replaced, and are not judged: {names}."
+        last = {entry["name"] for entry in self.lists[-1].models}
+        names = [f"an earlier version of {n}" if n in last else n for n in self.replaced]
+        one = len(names) == 1
+        were = count(len(names), "candidate was", "candidates were")
+        listed = ", ".join(dict.fromkeys(names))
+        return (
+            f"{were} tried in this run and replaced; {'it is' if one else 'they are'} not "
+            f"judged: {listed}."
+        )
 
     def question(self, prompt: str) -> str:
         """Return a prompt without the chat template or tags that the run puts around questions."""
@@ -190,8 +220,7 @@ def read_run(path: Path | str) -> RunResults:
         except DamagedArtifact as damage:
             missing[cell_id] = Missing(cell_id, "damaged", str(damage))
     left = tuple(missing[cell_id] for cell_id in run.cells if cell_id in missing)
-    lists = run.rosters
-    return RunResults(run.path, run.terms, rules, replaced(lists), len(lists), tuple(cells), left)
+    return RunResults(run.path, run.terms, rules, run.rosters, tuple(cells), left)
 
 
 def refuse_damage(results: RunResults) -> None:

@@ -190,16 +190,18 @@ def table_lines(table: Table, wide: int | None = None) -> str:
     wide = wide or width()
     texts = [[printable(table.shown(*pair)) for pair in zip(table.columns, r)] for r in table.rows]
     sizes = [max(map(len, column)) for column in zip(table.columns, *texts)]
-    # The first two columns hold names, which are folded first.
-    names_alone = sum(sizes[2:]) + 2 * len(sizes) + 28 <= wide
+    # The first two columns hold names; these and lists are folded first, labels last.
+    lists = [any(", " in text for text in column) for column in zip(table.columns, *texts)]
+    kept = [size for size, several in zip(sizes[2:], lists[2:]) if not several]
+    names_alone = sum(kept) + 2 * len(sizes) + 28 <= wide
     grid = Grid(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for index, (name, column) in enumerate(zip(table.columns, zip(*texts))):
-        number = not re.search("[A-Za-z]{3}", "".join(column))
+        number = not re.search("[A-Za-z]{2}", "".join(column))
         grid.add_column(
             Text(name),
             justify="right" if number else "left",
             overflow="fold",
-            no_wrap=index >= 2 and names_alone,
+            no_wrap=names_alone and not lists[index] and (index >= 2 or name == "label"),
         )
     for row in texts:
         grid.add_row(*map(Text, row))

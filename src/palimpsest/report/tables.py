@@ -5,7 +5,7 @@ A further table is one function here and its entry in the list below.
 
 from collections.abc import Callable, Iterable
 
-from palimpsest.report.leaderboard import leaderboard_table, median_cost, settings_table
+from palimpsest.report.leaderboard import knobs_that_vary, leaderboard_table, settings_table
 from palimpsest.report.results import (
     GROUPS,
     RunResults,
@@ -21,7 +21,7 @@ from palimpsest.stats.intervals import CONFIDENCE, clopper_pearson
 from palimpsest.stats.models import Role
 from palimpsest.stats.share import Scale
 from palimpsest.stats.verdict import label_of
-from palimpsest.stats.words import describe
+from palimpsest.stats.words import certified_cells, describe
 
 
 def cells_table(results: RunResults) -> Table:
@@ -54,7 +54,8 @@ def cells_table(results: RunResults) -> Table:
     forms = dict.fromkeys(("detection limit", "re-acquisition reached", "inferable"), ".0%")
     forms |= {"references alike, p": P_VALUE, "recipe, share of base's distance": ".3f"}
     reading = (
-        f"{finished_share} planned cells are finished; {results.certified} certify a candidate."
+        f"{finished_share} planned cells are finished. "
+        f"{certified_cells(results.certified, len(results.judged))}"
     )
     return Table.of("cells", "Cells and their verdicts", reading, rows, forms)
 
@@ -70,7 +71,8 @@ def candidates_table(results: RunResults) -> Table:
         | {"screen p": finding.screened.test.p_value}
         | {"screen p (Holm)": finding.screened.adjusted_p, "excluded": finding.excluded}
         | {"median gap": finding.screened.gap}
-        | {"cost, retrainings": median_cost([(cell, finding.name)])}
+        | {"cost, retrainings": finding.cost}
+        | {"knobs that vary": knobs_that_vary(cell.models[finding.name], cell.models.values())}
         | {f"{axis.title}, {axis.unit}": finding.values.get(axis.name) for axis in axes}
         | {"why": describe(finding)}
         for cell, verdict in results.judged
@@ -78,7 +80,7 @@ def candidates_table(results: RunResults) -> Table:
     ]
     reading = (
         "Values on the axes are distances from the mean retraining, in standard deviations of the "
-        "retrainings. By the rank rule, p is at least 1/(K + 1) with K retrainings. ≙ mixture: as "
+        "retrainings. By the rank rule, p is at least 1/(K + 1) with K retrainings. distance: as "
         "far from retrainings as a mixture with this share of the injected weights (90 % interval; "
         "100 %: as far as the injected model, or further); no share of knowledge. left, at most: "
         "share of the injected weights left, and its 95 % bound, unless they are hidden."
@@ -105,7 +107,7 @@ def controls_table(results: RunResults) -> Table:
 
 def _placed(scale: Scale | None) -> Row:
     """Return where a model lies on the scale; what is beyond the injected model is 1."""
-    columns = ("≙ mixture", "from", "to")
+    columns = ("distance", "from", "to")
     if scale is None:
         return dict.fromkeys(columns)
     numbers = (scale.share, scale.low, scale.high)
@@ -122,7 +124,7 @@ def _compared(comparison: Comparison | None, axes: Iterable[Axis]) -> Row:
 
 def _forms(axes: Iterable[Axis]) -> dict[str, str]:
     forms = dict.fromkeys((axis.title for axis in axes), "+.1f") | {"worst axis, sd": "+.1f"}
-    forms |= dict.fromkeys(("≙ mixture", "from", "to"), ".0%") | {"left": ".1%", "at most": ".1%"}
+    forms |= dict.fromkeys(("distance", "from", "to"), ".0%") | {"left": ".1%", "at most": ".1%"}
     return forms | dict.fromkeys(("p", "screen p", "screen p (Holm)"), P_VALUE)
 
 

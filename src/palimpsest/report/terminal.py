@@ -1,38 +1,271 @@
-"""The answer on a terminal: the verdict, why, then tables that fit it."""
+"""The answer: one line a method, which the page shows too, and what stands on a terminal."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
 
-from palimpsest.report.leaderboard import Line, answer_lines, by_closeness, standings
+from palimpsest.report.leaderboard import Standing, by_closeness, standings
 from palimpsest.report.results import CellResult, RunResults, Said, asked_models, cell_positions
 from palimpsest.report.table import Row, Table, p_value, table_lines, width, wrapped
 from palimpsest.stats import words
-from palimpsest.stats.axes import chosen
-from palimpsest.stats.verdict import Finding, Verdict
+from palimpsest.stats.axes import Sign, axis, chosen
+from palimpsest.stats.comparison import Gap
+from palimpsest.stats.verdict import Finding, Reason, Verdict
 
+MOST_LINES = 25
+"""Of an answer without ``--explain``."""
+LEAST_ROWS = 5
+"""Methods or candidates that are shown even where the answer is then longer."""
+MOST_OF_ONE = 6
+"""Lines of one paragraph, which may list many names."""
+MOST_MISSING = 3
+"""Cells without results, and candidates that failed, that are named."""
 MOST_REASONS = 8
 """Refused candidates or methods whose reasons are printed, the nearest to retraining first."""
 MOST_AXES = 2
 """Axes of each that are put in words; the others are named."""
+NOTHING = "–"
+DISTANCE = "distance: as far from retrainings as a mixture with this share of the injected weights."
 
 
-def study_lines(results: RunResults) -> list[str]:
-    """Return what a person reads after a run: the answer, the reasons, then tables."""
-    missing = [f"{cell.id}: {cell.state} {cell.reason}".rstrip() for cell in results.missing]
-    if not results.judged:
-        return [*map(wrapped, missing), "No candidate was measured, so there is no verdict."]
+# -- one line a method, here and on the page -------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the answer: a candidate, or a method by its best setting."""
+
+    name: str
+    label: str
+    sentence: str
+    furthest: tuple[tuple[str, str], ...]
+    """The axes that show what the label says, at most two, with the distance in one cell."""
+    scale: float | None
+    """As far from retrainings as a mixture of this share."""
+    cost: float | None
+    """In retrainings; the median over cells."""
+    settings: int = 1
+    """Tried of the method."""
+    restores: str = ""
+    """In how many of several cells."""
+    finding: Finding | None = None
+    """Of the best setting; None over several cells."""
+
+    @property
+    def far(self) -> str:
+        """How far it lies from retrainings, in words; empty where that is not known."""
+        if self.scale is None or math.isinf(self.scale):
+            return "" if self.scale is None else "further than the injected model"
+        return f"as far as a {words.short_share(self.scale)} mixture"
+
+
+def answer_lines(results: RunResults, most: int = 2, first: Collection[str] = ()) -> list[Line]:
+    """Return one line per candidate, or per method where methods made them: the user's own first,
+    and those named, then the best; ``most`` failing axes are in words, the others named."""
     if len(results.planned) > 1:
-        blocks = [*_over_cells(results), *map(wrapped, missing)]
+        lines = [_over_cells(standing) for standing in standings({results.name: results})]
     else:
-        cell, verdict = results.judged[0]
-        found, wide = by_closeness(verdict), width()
-        first = (words.headline(verdict), *words.conditions(verdict), results.tried())
-        blocks = [*map(wrapped, filter(None, first)), ""]
-        blocks += [*map(wrapped, _reasons(verdict, answer_lines(results))), ""]
-        blocks += [_candidates(verdict, found, wide), ""]
-        if not verdict.partial:
-            blocks += [table_lines(_by_axis(cell, results, found, wide), wide)]
-        blocks += [wrapped(f"{name} failed: {why}") for name, why in cell.failed.items()]
+        groups: dict[str, list[Finding]] = {}
+        failed: dict[str, list[str]] = {}
+        for cell, verdict in results.judged:
+            for finding in by_closeness(verdict):
+                groups.setdefault(cell.method(finding.name), []).append(finding)
+            for name, reason in cell.failed.items():
+                failed.setdefault(cell.method(name), []).append(f"{name}: {reason}")
+        lines = [_of_best(n, mine, len(failed.get(n, ())), most) for n, mine in groups.items()]
+        for name in (name for name in failed if name not in groups):
+            reasons = "; ".join(failed[name])
+            lines.append(Line(name, "failed", reasons, (), None, None, len(failed[name])))
+    return sorted(lines, key=lambda line: line.name not in (*results.own, *first))
+
+
+def _of_best(name: str, mine: Sequence[Finding], failed: int, most: int) -> Line:
+    """Return the line of a candidate, or of a method with its findings, the best first;
+    ``failed`` of its settings have none."""
+    best = mine[0]
+    furthest = [(axis(gap.axis).title, signed(gap.sd)) for gap in telling_axes(best)]
+    furthest = [("screen", ""), *furthest[:1]] if best.excluded else furthest
+    return Line(
+        name,
+        best.label,
+        as_sentence(best, most),
+        tuple(furthest),
+        None if best.scale is None else best.scale.share,
+        best.cost,
+        len(mine) + failed,
+        finding=best,
+    )
+
+
+def signed(sd: float | None) -> str:
+    """Return a distance in standard deviations; empty where retrainings do not vary."""
+    return "" if sd is None else f"{sd:+.1f}"
+
+
+def telling_axes(finding: Finding) -> list[Gap]:
+    """Return the two axes that show most of what the label says: the worst one for each part of
+    it, then the next worst."""
+    compared = finding.comparison
+    gaps = [] if compared is None else sorted(compared.gaps.values(), key=lambda gap: -abs(gap.t))
+    gaps = list(finding.failing) or gaps
+    worst: dict[Sign, Gap] = {}
+    for gap in gaps:
+        worst.setdefault(axis(gap.axis).side(gap.offset).sign, gap)
+    parts = [worst[sign] for sign in Sign if sign in worst and sign in finding.label]
+    return [*parts, *(gap for gap in gaps if gap not in parts)][:2]
+
+
+def as_sentence(finding: Finding, most: int = 99) -> str:
+    """Return what was found about a candidate, to stand beside its name and label."""
+    text = words.why(finding, most).removeprefix("is ")
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _over_cells(mine: Standing) -> Line:
+    cells = words.count(mine.cells, "cell", "cells")
+    labels = [f"{label} in {n} of {cells}" for label, n in mine.labels]
+    far = "" if not mine.axes else f"; most often furthest on {mine.axes[0]}"
+    sentence = f"Its best setting is {'; '.join(labels)}{far}."
+    return Line(
+        mine.method,
+        mine.label,
+        sentence,
+        tuple((title, "") for title in mine.axes),
+        mine.scale,
+        mine.cost,
+        mine.settings,
+        str(mine.restores),
+    )
+
+
+def spent(results: RunResults) -> str:
+    """Return in words what the audit itself took, in retrainings; empty where that is not recorded.
+    Given models are counted by the recipe that is recorded beside a reference."""
+    several = [work for cell in results.cells if (work := cell.work) is not None]
+    if not several:
+        return ""
+    trained, rest = (sorted(part)[len(several) // 2] for part in zip(*several))
+    each = " per cell" if len(results.planned) > 1 else ""
+    if not trained:
+        return f"Measuring took about as much work as {rest:.2g} retrainings."
+    return (
+        f"The audit took about as much work as {trained + rest:.0f} retrainings{each}: "
+        f"{trained} models trained, the rest for making and measuring the others."
+    )
+
+
+# -- on a terminal ---------------------------------------------------------------------------------
+
+
+def study_lines(
+    results: RunResults,
+    *,
+    explain: bool = False,
+    own: Collection[str] = (),
+    after: Sequence[str] = (),
+) -> list[str]:
+    """Return what a person reads after a run: the answer, one line a method and ``after``; with
+    ``explain`` also the reasons, every candidate and every axis.
+
+    own: methods that come first, beside those that are not built in.
+    """
+    missing = [f"{cell.id}: {cell.state} {cell.reason}".rstrip() for cell in results.missing]
+    missing = missing if explain else _first(missing, MOST_MISSING, "cells have no results")
+    if not results.judged:
+        none = "No candidate was measured, so there is no verdict."
+        return [*map(wrapped, [*missing, none]), *after]
+    single = len(results.planned) == 1
+    cell, verdict = results.judged[0]
+    if single:
+        first = [words.headline(verdict), *words.conditions(verdict), results.tried()]
+        short = (Reason.DISTINGUISHABLE, Reason.ALL_EXCLUDED)
+        if not (explain or verdict.certified or verdict.reason in short):
+            first.append(words.reasons(verdict)[0])
+        failed = [f"{name} failed: {why}" for name, why in cell.failed.items()]
+        failed = failed if explain else _first(failed, MOST_MISSING, "candidates failed")
+    else:
+        first = [words.certified_cells(results.certified, len(results.judged))]
+        failed = []
+    texts = [wrapped(text) for text in (*first, *missing) if text]
+    blocks = [*(texts if explain else map(_begun, texts)), ""]
+    ends = [*map(wrapped, filter(None, [*failed, spent(results)])), *after]
+    room = MOST_LINES - sum(block.count("\n") + 1 for block in (*blocks, *ends))
+    lines = answer_lines(results, first=own)
+    blocks.append(_answer(lines, results, max(room, LEAST_ROWS), explain=explain))
+    if explain and single:
+        blocks += _explained(cell, verdict, results)
+    elif explain:
+        blocks += ["", *(wrapped(f"{c.id}: {words.headline(v)}") for c, v in results.judged)]
+    return [*blocks, *ends]
+
+
+def _begun(text: str) -> str:
+    """Return at most the first lines of a paragraph; the page has all of it."""
+    lines = text.split("\n")
+    return "\n".join(lines[:MOST_OF_ONE]) + (" …" if len(lines) > MOST_OF_ONE else "")
+
+
+def _first(texts: list[str], most: int, what: str) -> list[str]:
+    """Return the first texts, and how many more there are."""
+    more = [f"{len(texts) - most} more {what}."] if len(texts) > most else []
+    return [*texts[:most], *more]
+
+
+def _answer(lines: Sequence[Line], results: RunResults, room: int, *, explain: bool) -> str:
+    """Return one line per method or candidate, in so many lines of the terminal with what the
+    columns mean; distances on axes are left out where the terminal is too narrow for them."""
+    about = ["Each method by its best setting." if any(n.settings > 1 for n in lines) else ""]
+    about += [DISTANCE if any(line.scale is not None for line in lines) else ""]
+    about += ["cost: in retrainings." if any(line.cost is not None for line in lines) else ""]
+    about += ["" if explain else "--explain: the reasons, every candidate and every axis."]
+    tables = [_table([_row(line, results, numbers) for line in lines]) for numbers in (True, False)]
+    fits = max(map(len, table_lines(tables[0], 1000).split("\n"))) <= width()
+    table = tables[0] if fits else tables[1]
+    for count in range(len(lines) if explain else min(len(lines), room), 0, -1):
+        hidden = [f"{len(lines) - count} more are on the page."] * (count < len(lines))
+        reading = " ".join(filter(None, [*hidden, *about]))
+        text = table_lines(replace(table, rows=table.rows[:count], reading=reading))
+        if explain or count <= LEAST_ROWS or text.count("\n") < room:
+            break
+    return text
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    """Return the table of rows of text, without the columns that hold nothing."""
+    held = [name for name in rows[0] if any(row[name] != NOTHING for row in rows)]
+    return Table.of("answer", "", "", rows).only(held)
+
+
+def _row(line: Line, results: RunResults, numbers: bool) -> Row:
+    """Return the cells of one line of the answer."""
+    row: Row = {"candidate" if results.kind == "audit" else "method": line.name}
+    row |= {"label": line.label, "restores": line.restores or NOTHING}
+    finding, partial = line.finding, results.judged[0][1].partial
+    if partial and len(results.planned) == 1:
+        row["left at most"] = NOTHING if finding is None else _at_most(finding)
+    else:
+        row["distance"] = NOTHING if line.scale is None else words.short_share(line.scale)
+    far = [f"{title} {sd}".rstrip() if numbers else title for title, sd in line.furthest]
+    row["furthest on, sd" if numbers else "furthest on"] = ", ".join(far) or NOTHING
+    return row | {"cost": NOTHING if line.cost is None else f"{line.cost:.2f}"}
+
+
+def _at_most(finding: Finding) -> str:
+    left = finding.left
+    return NOTHING if left is None else words.percent(words.rounded(left.bound))
+
+
+# -- with --explain --------------------------------------------------------------------------------
+
+
+def _explained(cell: CellResult, verdict: Verdict, results: RunResults) -> list[str]:
+    """Return the reasons of a verdict, every candidate and every axis."""
+    found, wide = by_closeness(verdict), width()
+    blocks = ["", *map(wrapped, _reasons(verdict, answer_lines(results))), ""]
+    blocks += [_candidates(verdict, found, wide), ""]
+    if not verdict.partial:
+        blocks += [table_lines(_by_axis(cell, results, found, wide), wide), ""]
     return blocks
 
 
@@ -58,20 +291,17 @@ def _candidates(verdict: Verdict, found: list[Finding], wide: int) -> str:
         p = finding.comparison.p if finding.comparison else finding.screened.adjusted_p
         row: Row = {"": str(number), "candidate": finding.name, "label": finding.label}
         if verdict.partial:
-            left = finding.left
-            bound = "–" if left is None else words.percent(words.rounded(left.bound))
-            rows.append(row | {"left at most": bound})
+            rows.append(row | {"left at most": _at_most(finding)})
             continue
         # Where there is a scale, p is the same for nearly all of them; the headline has the best.
-        row |= {"≙ mix": placed(finding)} if scaled else {"p": p_value(p)}
-        far = "–" if worst is None else words.distance(worst, " ").removesuffix(" sd")
-        rows.append(row | {"worst axis, sd": far})
+        row |= {"distance": placed(finding)} if scaled else {"p": p_value(p)}
+        far = NOTHING if worst is None else words.distance(worst, " ").removesuffix(" sd")
+        cost = NOTHING if finding.cost is None else f"{finding.cost:.2f}"
+        rows.append(row | {"furthest on, sd": far, "cost": cost})
     comparisons = [finding.comparison for finding in found if finding.comparison]
     ranked = max((c.references for c in comparisons if c.test == "rank"), default=0)
     least = f"p: {1 / (ranked + 1):.2g} is the smallest that {ranked} retrainings allow."
-    about = "≙ mix: as far from retrainings as a mixture with this share of the injected weights."
-    reading = about if scaled else least if ranked else ""
-    return table_lines(Table.of("candidates", "", reading, rows), wide)
+    return table_lines(replace(_table(rows), reading=least if ranked and not scaled else ""), wide)
 
 
 def placed(finding: Finding) -> str:
@@ -96,11 +326,12 @@ def _by_axis(cell: CellResult, results: RunResults, found: list[Finding], wide: 
     for name in _best_of_methods(cell, names)[:columns]:
         groups[str(names.index(name) + 1)] = [by_name.get(name, {})]
     rows: list[Row] = []
-    for axis in chosen(results.rules):
+    for entry in chosen(results.rules):
         values = {
-            name: [sd[axis.name] for sd in some if axis.name in sd] for name, some in groups.items()
+            name: [sd[entry.name] for sd in some if entry.name in sd]
+            for name, some in groups.items()
         }
-        rows.append({"axis": axis.title} | {n: _short(v) for n, v in values.items()})
+        rows.append({"axis": entry.title} | {n: _short(v) for n, v in values.items()})
     title = "Distance from the mean retraining, in standard deviations of the retrainings"
     return Table.of("axes", f"{title}; candidates numbered as above", "", rows if positions else [])
 
@@ -115,26 +346,6 @@ def _short(values: list[float]) -> str:
         return "–"
     value = median(values)
     return f"{value:+.1f}" if abs(value) < 10 else f"{value:+.0f}"
-
-
-def _over_cells(results: RunResults) -> list[str]:
-    """Return the answer over several cells: one line per method, then one per cell."""
-    rows: list[Row] = [
-        {"method": standing.method, "restored in": standing.restores}
-        | {"mostly": standing.labels[0][0], "furthest on": standing.axis}
-        | {"median sd": median(standing.distances)}
-        for standing in standings({results.name: results})
-    ]
-    reading = "Each method is shown by its best setting in each cell."
-    table = Table.of("methods", "", reading, rows, {"median sd": ".1f"})
-    cells = [wrapped(f"{cell.id}: {words.headline(verdict)}") for cell, verdict in results.judged]
-    return [
-        words.certified_cells(results.certified, len(results.judged)),
-        "",
-        table_lines(table),
-        "",
-        *cells,
-    ]
 
 
 # -- what the models say ---------------------------------------------------------------------------

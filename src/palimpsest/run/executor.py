@@ -18,7 +18,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from palimpsest.errors import InputError, MachineError, PalimpsestError, StoreError
+from palimpsest.errors import (
+    InputError,
+    MachineError,
+    PalimpsestError,
+    StoreError,
+    show_traceback,
+)
 from palimpsest.run.cell import CellStore
 from palimpsest.run.locks import lock
 from palimpsest.run.signals import Stopped, StopSignal, check_stop, stop_signals
@@ -64,6 +70,8 @@ class Event:
     total: int = 0
     seconds: float = 0.0
     worker: str = ""
+    phase: str = ""
+    """The kind of the step."""
 
 
 OnEvent = Callable[[Event], None]
@@ -120,6 +128,7 @@ class Worker:
             self._do(task)
         except Exception as error:
             check_stop()
+            show_traceback(error)
             if isinstance(error, PalimpsestError):
                 failure = Failure(error.kind, str(error), task.step)
             else:
@@ -201,14 +210,15 @@ class Work:
     def begin(self) -> None:
         """Tell what is to be done, and how many cells are done."""
         done, total, run = len(self.skipped), len(self.run.cells), self.run
-        words = f"{run.path}: {total - done} of {total} cells to do"
+        words = f"{total - done} of {total} cells to do"
         if total == 1:
-            words = f"{run.path}: steps to do: {self.scheduler.left}"
+            stored, steps = self.scheduler.progress(run.cells[0]) if self.planned else (0, 0)
+            words = f"{steps - stored} of {steps} steps to do" if steps else "nothing left to do"
         commitment = run.terms.seal["commitment"]
         if commitment != "none":  # nothing is judged in a run without one
             hashes = f"{run.terms.rules_hash[7:19]}, {commitment[7:19]}"
-            words += f"; rules and test questions locked (hashes {hashes})"
-        self.on_event(Event("", "run", "", words, done, total))
+            words += f"\nRules and test questions locked (hashes {hashes})"
+        self.on_event(Event("", "run", "", f"{run.path}: {words}", done, total))
 
     def next(self, worker: str) -> Task | None:
         """Return the next step for a worker, which starts it now."""
@@ -260,13 +270,7 @@ class Work:
     @cached_property
     def _elsewhere(self) -> dict[str, tuple[CellStore, str]]:
         """Steps by key: of another run, and of this one, where they may have other names by now."""
-        found: dict[str, tuple[CellStore, str]] = {}
-        for run in (self._reuse, self.run) if self._reuse else (self.run,):
-            for store in map(run.cell, run.cells):
-                for name in store.step_names():
-                    with contextlib.suppress(PalimpsestError, KeyError):
-                        found[store.manifest(name)["key"]] = (store, name)
-        return found
+        return stored_steps(self._reuse, self.run)
 
     def _failed(self, task: Task, failure: Failure) -> None:
         self.run.cell(task.cell).fail(self.scheduler.failures[task.cell])
@@ -276,7 +280,19 @@ class Work:
         self, kind: Kind, task: Task, words: str, *, seconds: float = 0.0, worker: str = ""
     ) -> None:
         done, total = self.scheduler.progress(task.cell)
-        self.on_event(Event(task.cell, kind, task.step, words, done, total, seconds, worker))
+        phase = str(self.scheduler.step(task).kind)
+        self.on_event(Event(task.cell, kind, task.step, words, done, total, seconds, worker, phase))
+
+
+def stored_steps(*runs: Run | None) -> dict[str, tuple[CellStore, str]]:
+    """Return where the steps of these runs are stored, and under which name, by their keys."""
+    found: dict[str, tuple[CellStore, str]] = {}
+    for run in filter(None, runs):
+        for store in map(run.cell, run.cells):
+            for name in store.step_names():
+                with contextlib.suppress(PalimpsestError, KeyError):
+                    found[store.manifest(name)["key"]] = (store, name)
+    return found
 
 
 def execute(

@@ -23,6 +23,8 @@ from palimpsest.run.locks import holder
 from palimpsest.run.steps import Failure, Step
 from palimpsest.run.store import Run
 
+RECENT = 8
+"""Steps whose pace is taken for those of a kind of which none is done yet."""
 COMMAND = "command"
 """The name under which the command that schedules the steps writes."""
 
@@ -46,8 +48,10 @@ class Progress:
     graph: dict[str, dict[str, float]]
     """Cost of each step of the cells last worked on."""
     at_work: tuple[StepAtWork, ...]
+    workers: int
+    """Live workers, those included that wait for a step."""
     spent: list[tuple[str, str, float]]
-    """Cell, step and seconds of each step done."""
+    """Cell, step and seconds of each step done, in the order of time."""
 
 
 def note(run: Path, worker: str, event: str, /, **data: Any) -> None:
@@ -80,7 +84,7 @@ def read_progress(run: Path, now: float | None = None) -> Progress:
         for cell, steps in json.loads(read_stored(run / "progress" / "steps.json")).items():
             graph[cell] = {str(name): float(cost) for name, _, cost in steps}
             words |= {(cell, name): str(text) for name, text, _ in steps}
-    started: dict[str, StepAtWork] = {}
+    last: dict[str, StepAtWork | None] = {}
     spent = []
     for worker, entry in progress_lines(run):
         with contextlib.suppress(KeyError, ValueError, TypeError):
@@ -88,13 +92,17 @@ def read_progress(run: Path, now: float | None = None) -> Progress:
                 cell, step = str(entry["cell"]), str(entry["step"])
                 seconds = max(0.0, now - datetime.fromisoformat(entry["time"]).timestamp())
                 text = words.get((cell, step), step)
-                started[worker] = StepAtWork(worker, cell, step, text, seconds)
-            elif entry["event"] in ("done", "failed", "ended"):
-                started.pop(worker, None)
+                last[worker] = StepAtWork(worker, cell, step, text, seconds)
+            elif entry["event"] in ("done", "failed"):
+                last[worker] = None
                 if entry["event"] == "done":
-                    spent.append((entry["cell"], entry["step"], float(entry["seconds"])))
-    live = (work for work in started.values() if holder(worker_lock(run, work.worker)))
-    return Progress(graph, tuple(live), spent)
+                    done = (entry["cell"], entry["step"], float(entry["seconds"]))
+                    spent.append((str(entry["time"]), done))
+            elif entry["event"] == "ended":
+                last.pop(worker, None)
+    live = [work for worker, work in last.items() if holder(worker_lock(run, worker))]
+    at_work = tuple(work for work in live if work is not None)
+    return Progress(graph, at_work, len(live), [done for _, done in sorted(spent)])
 
 
 def worker_lock(run: Path, worker: str) -> Path:
@@ -181,25 +189,40 @@ def _failures(store: CellStore) -> dict[str, str]:
 
 
 def _seconds_left(steps: dict[str, tuple[str, ...]], seen: Progress) -> float | None:
-    """Return the seconds left: the cost of the steps to do, at the pace of those done so far."""
+    """Return the seconds left: the cost of the steps to do, at the pace of those of their kind or
+    else of the last ones done, shared by the workers; a step is not shared."""
     costs = {(cell, name): cost for cell in seen.graph for name, cost in seen.graph[cell].items()}
-    known = [
-        (costs[cell, step], seconds) for cell, step, seconds in seen.spent if (cell, step) in costs
-    ]
-    cost, seconds = (sum(numbers) for numbers in zip(*known)) if known else (0.0, 0.0)
-    if not cost or not seconds:
+    kinds: dict[str, list[tuple[float, float]]] = {}
+    for cell, name, seconds in seen.spent:
+        if cost := costs.get((cell, name)):
+            for kind in (_kind(name), ""):
+                kinds.setdefault(kind, []).append((cost, seconds))
+    if not kinds:
         return None
-    pace = seconds / cost
+    recent = _pace(kinds.pop("")[-RECENT:])
+    paces = {kind: _pace(done) for kind, done in kinds.items()}
     to_do = {
-        (cell, name): pace * cost
+        (cell, name): paces.get(_kind(name), recent) * cost
         for (cell, name), cost in costs.items()
         if cell in steps and name not in steps[cell]
     }
+    for work in seen.at_work:
+        if (key := (work.cell, work.step)) in to_do:
+            to_do[key] = max(0.0, to_do[key] - work.seconds)
     # A cell that the last command was not asked for counts as the mean of the others.
     unknown = sum(cell not in seen.graph for cell in steps)
-    left = sum(to_do.values()) + pace * unknown * sum(costs.values()) / len(seen.graph)
-    left -= sum(min(work.seconds, to_do.get((work.cell, work.step), 0.0)) for work in seen.at_work)
-    return max(0.0, left / max(1, len(seen.at_work)))
+    left = sum(to_do.values()) + recent * unknown * sum(costs.values()) / len(seen.graph)
+    workers = seen.workers if unknown else min(seen.workers, len(to_do))
+    return max(left / max(1, workers), *to_do.values(), 0.0)
+
+
+def _pace(done: Sequence[tuple[float, float]]) -> float:
+    """Return the seconds that a unit of cost took, of costs and seconds."""
+    return sum(seconds for _, seconds in done) / sum(cost for cost, _ in done)
+
+
+def _kind(step: str) -> str:
+    return step.partition("-")[0]
 
 
 def duration(seconds: float) -> str:

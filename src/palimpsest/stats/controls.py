@@ -47,7 +47,7 @@ share of base's distance: twice the largest that was seen with one recipe. A thi
 noticed nearly always, twice the learning rate or the batch size in half of the cells."""
 LEAST_TAUGHT = 1.0
 """With one or two references: nats by which training must have moved the retain facts."""
-NO_RECIPE = ("seed", "data")
+NO_RECIPE = ("seed", "data", "tokens")
 """What a recorded recipe holds besides the recipe itself."""
 
 

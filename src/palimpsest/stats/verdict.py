@@ -133,6 +133,8 @@ class Finding:
     scale: Scale | None = field(default=None, repr=False)
     """As far from retrainings as a mixture of this share; None where the audit could certify
     nothing."""
+    cost: float | None = None
+    """Of making it, in retrainings; None where that is not recorded."""
 
     @property
     def excluded(self) -> bool:
@@ -486,7 +488,9 @@ def _finding(
     else:
         label = label_of(comparison, screened.excluded, blocked or not bounded)
     scale = None if blocked or evidence.scale is None else _placed(model, evidence)
-    return Finding(screened.name, screened, values, comparison, label, left, scale)
+    record = measures.records.get(screened.name)
+    cost = None if record is None or record.cost is None else record.cost.retrainings
+    return Finding(screened.name, screened, values, comparison, label, left, scale, cost)
 
 
 def _placed(model: ModelMeasures, evidence: Evidence) -> Scale | None:

@@ -60,7 +60,7 @@ def headline(verdict: Verdict) -> str:
         else "could not be told from"
     )
     return (
-        f"Certified{custom}{left_out}: {pick.name} {told} {verdict.reference_count} retrainings "
+        f"Certified{custom}{left_out}: {priced(pick)} {told} {verdict.reference_count} retrainings "
         f"(joint test over {len(references.axes)} axes, p = {pick.comparison.p:.2g}; largest "
         f"deviation: {distance(pick.comparison.worst)}); {_at_most(pick.left)} (95 %), unless "
         "hidden."
@@ -81,8 +81,14 @@ def _partial_headline(verdict: Verdict, how: str) -> str:
     best = min(open_ones, key=lambda f: f.left.bound if f.left else math.inf)
     assert best.left is not None
     limit = "" if best.label == "partial" else f"; the limit is {percent(verdict.rules.most_left)}"
-    told = f"{_at_most(best.left)} in {best.name} (95 %), unless hidden"
+    told = f"{_at_most(best.left)} in {priced(best)} (95 %), unless hidden"
     return f"Partial{how} ({given}): {told}{limit}."
+
+
+def priced(finding: Finding) -> str:
+    """Return a candidate's name with what making it cost, where that is recorded."""
+    cost = "" if finding.cost is None else f" (cost: {finding.cost:.2f} retrainings)"
+    return f"{finding.name}{cost}"
 
 
 def _at_most(left: Left) -> str:

@@ -12,7 +12,7 @@
     choice.hidden = false;
     chosen.hidden = true;
     choice.addEventListener("change", show);
-    for (const row of document.querySelectorAll("tr[data-choice]")) {
+    for (const row of document.querySelectorAll(".lines [data-choice]")) {
       row.addEventListener("click", () => {
         choice.value = row.dataset.choice;
         show();
