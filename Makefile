@@ -43,7 +43,7 @@ reliability: $(VENV)/.dev
 
 # Runs the notebook and writes its outputs into it.
 notebook: $(VENV)/.dev
-	$(BIN)/jupyter execute --inplace --NotebookClient.record_timing=False examples/tour.ipynb
+	$(BIN)/jupyter execute --inplace examples/tour.ipynb
 
 # The site of the docs, in build/site.
 docs: $(VENV)/.installed
