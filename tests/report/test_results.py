@@ -11,7 +11,7 @@ from tests.made_runs import compared_cell, matrix_run, paper_run, write_run
 from palimpsest import load_run
 from palimpsest.errors import InputError
 from palimpsest.report.documents import LoadedRun, run_document
-from palimpsest.report.results import read_run, replaced
+from palimpsest.report.results import read_run
 from palimpsest.run import cell as stored
 from palimpsest.run.files import read_digested
 from palimpsest.run.steps import Failure
@@ -117,12 +117,17 @@ def test_a_table_that_no_cell_has_is_refused(many, single):
         _ = LoadedRun(replace(single, cells=())).items
 
 
-def test_a_candidate_that_was_replaced_is_named():
+def test_a_candidate_that_was_replaced_is_named(single):
     def roster(*entries: dict[str, Any]) -> FixedRoster:
         return FixedRoster(tuple({"role": "candidate", **entry} for entry in entries), "")
 
+    def tried(*rosters: FixedRoster) -> tuple[tuple[str, ...], str]:
+        results = replace(single, lists=rosters)
+        return results.replaced, results.tried()
+
     ga, npo = {"name": "ga-w3"}, {"name": "npo-w3"}
-    assert replaced([roster(ga)]) == replaced([roster(ga), roster(ga, npo)]) == ()
-    assert replaced([roster(ga), roster({"name": "ga-w4"}, npo)]) == ("ga-w3",)
-    edited = [roster({**ga, "plugin": "sha256:1"}), roster({**ga, "plugin": "sha256:2"})]
-    assert replaced(edited) == ("ga-w3",)
+    assert tried(roster(ga)) == tried(roster(ga), roster(ga, npo)) == ((), "")
+    gone, words = tried(roster(ga), roster({"name": "ga-w4"}, npo))
+    assert gone == ("ga-w3",) and words.endswith(": ga-w3.")
+    edited = tried(roster({**ga, "plugin": "sha256:1"}), roster({**ga, "plugin": "sha256:2"}))
+    assert edited[0] == ("ga-w3",) and edited[1].endswith("an earlier version of ga-w3.")

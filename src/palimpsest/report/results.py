@@ -6,7 +6,7 @@ cell that is not finished, or whose files are damaged, is listed in ``missing`` 
 left out.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -174,7 +174,12 @@ class RunResults:
     def replaced(self) -> tuple[str, ...]:
         """Candidates of earlier lists that are not in the last one as they were: they were tried
         and are not judged."""
-        return replaced(self.lists)
+        listed = [
+            {canonical(e): e["name"] for e in roster.models if e.get("role") == "candidate"}
+            for roster in self.lists
+        ]
+        gone = {entry: name for earlier in listed for entry, name in earlier.items()}
+        return tuple(name for entry, name in gone.items() if entry not in listed[-1])
 
     def tried(self) -> str:
         """Return in words which candidates were tried and are not judged; empty if none."""
@@ -233,17 +238,6 @@ def refuse_damage(results: RunResults) -> None:
             "expected files as they were written; to repair them, repeat the command that made "
             "the run"
         )
-
-
-def replaced(rosters: Sequence[FixedRoster]) -> tuple[str, ...]:
-    """Return the candidates of earlier lists that the last one does not have, as they were."""
-    listed = [
-        {canonical(e): e["name"] for e in roster.models if e.get("role") == "candidate"}
-        for roster in rosters
-    ]
-    last = listed[-1] if listed else {}
-    gone = {entry: name for earlier in listed for entry, name in earlier.items()}
-    return tuple(name for entry, name in gone.items() if entry not in last)
 
 
 def read_rules(terms: Terms) -> Rules:

@@ -7,7 +7,7 @@ from statistics import median
 
 from palimpsest.report.leaderboard import Standing, by_closeness, standings
 from palimpsest.report.results import CellResult, RunResults, Said, asked_models, cell_positions
-from palimpsest.report.table import Row, Table, p_value, table_lines, width, wrapped
+from palimpsest.report.table import Row, Table, table_lines, width, wrapped
 from palimpsest.stats import words
 from palimpsest.stats.axes import Sign, axis, chosen
 from palimpsest.stats.comparison import Gap
@@ -189,7 +189,8 @@ def study_lines(
         failed = []
     texts = [wrapped(text) for text in (*first, *missing) if text]
     blocks = [*(texts if explain else map(_begun, texts)), ""]
-    ends = [*map(wrapped, filter(None, [*failed, spent(results)])), *after]
+    told = [*map(wrapped, filter(None, [*failed, spent(results)]))]
+    ends = [*([""] if explain and told else []), *told, *after]
     room = MOST_LINES - sum(block.count("\n") + 1 for block in (*blocks, *ends))
     lines = answer_lines(results, first=own)
     blocks.append(_answer(lines, results, max(room, LEAST_ROWS), explain=explain))
@@ -219,7 +220,8 @@ def _answer(lines: Sequence[Line], results: RunResults, room: int, *, explain: b
     about += [DISTANCE if any(line.scale is not None for line in lines) else ""]
     about += ["cost: in retrainings." if any(line.cost is not None for line in lines) else ""]
     about += ["" if explain else "--explain: the reasons, every candidate and every axis."]
-    tables = [_table([_row(line, results, numbers) for line in lines]) for numbers in (True, False)]
+    head = "candidate" if results.kind == "audit" else "method"
+    tables = [_table([_row(n, head, numbers=exact) for n in lines]) for exact in (True, False)]
     fits = max(map(len, table_lines(tables[0], 1000).split("\n"))) <= width()
     table = tables[0] if fits else tables[1]
     for count in range(len(lines) if explain else min(len(lines), room), 0, -1):
@@ -237,23 +239,15 @@ def _table(rows: Sequence[Row]) -> Table:
     return Table.of("answer", "", "", rows).only(held)
 
 
-def _row(line: Line, results: RunResults, numbers: bool) -> Row:
-    """Return the cells of one line of the answer."""
-    row: Row = {"candidate" if results.kind == "audit" else "method": line.name}
-    row |= {"label": line.label, "restores": line.restores or NOTHING}
-    finding, partial = line.finding, results.judged[0][1].partial
-    if partial and len(results.planned) == 1:
-        row["left at most"] = NOTHING if finding is None else _at_most(finding)
-    else:
-        row["distance"] = NOTHING if line.scale is None else words.short_share(line.scale)
+def _row(line: Line, head: str, *, numbers: bool) -> Row:
+    """Return the cells of one line of the answer; what is left, where nothing else is known."""
+    row: Row = {head: line.name, "label": line.label, "restores": line.restores or NOTHING}
+    left = None if line.finding is None or line.finding.comparison else line.finding.left
+    row["left at most"] = words.percent(words.rounded(left.bound)) if left else NOTHING
+    row["distance"] = NOTHING if line.scale is None else words.short_share(line.scale)
     far = [f"{title} {sd}".rstrip() if numbers else title for title, sd in line.furthest]
     row["furthest on, sd" if numbers else "furthest on"] = ", ".join(far) or NOTHING
     return row | {"cost": NOTHING if line.cost is None else f"{line.cost:.2f}"}
-
-
-def _at_most(finding: Finding) -> str:
-    left = finding.left
-    return NOTHING if left is None else words.percent(words.rounded(left.bound))
 
 
 # -- with --explain --------------------------------------------------------------------------------
@@ -262,11 +256,12 @@ def _at_most(finding: Finding) -> str:
 def _explained(cell: CellResult, verdict: Verdict, results: RunResults) -> list[str]:
     """Return the reasons of a verdict, every candidate and every axis."""
     found, wide = by_closeness(verdict), width()
-    blocks = ["", *map(wrapped, _reasons(verdict, answer_lines(results))), ""]
-    blocks += [_candidates(verdict, found, wide), ""]
-    if not verdict.partial:
-        blocks += [table_lines(_by_axis(cell, results, found, wide), wide), ""]
-    return blocks
+    lines = [_of_best(finding.name, [finding], 0, MOST_AXES) for finding in found]
+    rows = [{"": str(n)} | _row(line, "candidate", numbers=True) for n, line in enumerate(lines, 1)]
+    blocks = ["", *map(wrapped, _reasons(verdict, answer_lines(results)))]
+    blocks += ["", table_lines(_table(rows), wide)]
+    axes = _by_axis(cell, results, found, wide)
+    return [*blocks, "", table_lines(axes, wide)] if axes.rows else blocks
 
 
 def _reasons(verdict: Verdict, lines: list[Line]) -> list[str]:
@@ -280,33 +275,6 @@ def _reasons(verdict: Verdict, lines: list[Line]) -> list[str]:
         texts.append(f"{more} more did not pass; the report page gives the reasons.")
     texts += [words.power_sentence(verdict)] if verdict.controls else []
     return [*texts, *words.remarks(verdict), words.CLOSING]
-
-
-def _candidates(verdict: Verdict, found: list[Finding], wide: int) -> str:
-    """Return one line per candidate: number, name, label, p, worst axis."""
-    rows: list[Row] = []
-    scaled = any(finding.scale for finding in found)
-    for number, finding in enumerate(found, 1):
-        worst = finding.comparison.worst if finding.comparison else None
-        p = finding.comparison.p if finding.comparison else finding.screened.adjusted_p
-        row: Row = {"": str(number), "candidate": finding.name, "label": finding.label}
-        if verdict.partial:
-            rows.append(row | {"left at most": _at_most(finding)})
-            continue
-        # Where there is a scale, p is the same for nearly all of them; the headline has the best.
-        row |= {"distance": placed(finding)} if scaled else {"p": p_value(p)}
-        far = NOTHING if worst is None else words.distance(worst, " ").removesuffix(" sd")
-        cost = NOTHING if finding.cost is None else f"{finding.cost:.2f}"
-        rows.append(row | {"furthest on, sd": far, "cost": cost})
-    comparisons = [finding.comparison for finding in found if finding.comparison]
-    ranked = max((c.references for c in comparisons if c.test == "rank"), default=0)
-    least = f"p: {1 / (ranked + 1):.2g} is the smallest that {ranked} retrainings allow."
-    return table_lines(replace(_table(rows), reading=least if ranked and not scaled else ""), wide)
-
-
-def placed(finding: Finding) -> str:
-    """Return where a candidate lies on the scale; a dash where that is not known."""
-    return words.short_share(finding.scale.share) if finding.scale else "–"
 
 
 def _by_axis(cell: CellResult, results: RunResults, found: list[Finding], wide: int) -> Table:
