@@ -254,7 +254,7 @@ def test_one_more_candidate_measures_one_model(world, finished):
         values | {"candidates": values["candidates"] | {"more": str(_more(world))}}
     )
     assert steps == ["measure-more"]
-    assert answer.results is not None and answer.results.rosters == 2
+    assert answer.results is not None and len(answer.results.lists) == 2
     assert answer.results.cells[0].candidates == ("unchanged", "retrained", "more")
     assert answer.results.cells[0].evaluation["retrained"].forget_nll == before
     assert not Run.open(finished).verify()

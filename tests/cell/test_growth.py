@@ -62,7 +62,7 @@ def test_only_the_added_method_is_made_and_its_rows_are_those_of_a_run_that_had_
     assert {name: after[name] for name in before} == before
     assert set(after) - set(before) == {"npo-w12"}
     assert after["npo-w12"] == rows(finish(both, tmp_path / "fresh")[0])["npo-w12"]
-    assert read_run(run.path).rosters == 2
+    assert len(read_run(run.path).lists) == 2
 
 
 def test_an_edited_plug_in_makes_its_own_rows_again_and_no_others(plugin, tmp_path):
