@@ -4,17 +4,22 @@ Ten checkpoints of 51 million parameters (base, injected, five references, three
 the audit's default mixtures: noise around one untrained model, of which the injected one has seen
 the forget facts. The plain script (``straightforward.audit``) hashes every file, loads every model
 with ``from_pretrained``, scores it, re-acquires the forget facts with it, and mixes weights in
-memory. Each side is a process of its own with one thread; both must give the same numbers. Counted
-are processor seconds, peak memory, and how often checkpoints are read, in bytes. A second audit, of
-as few candidates as there can be, tells whether memory grows with their number.
+memory. Both must give the same numbers. ``--before PYTHON`` also runs the same audit with another
+installed version of the package, by its own defaults.
+
+Each side is a process of its own with one thread, and its processor seconds are those that the
+system counts from start to end, imports included. Whole reads are all bytes that the process read
+(``/proc/PID/io``), in units of a checkpoint. Memory is its peak, less that of an audit of models a
+hundred times smaller. A second audit, of as few candidates as there can be, tells whether memory
+grows with their number. A process by itself checks, hashes and loads one checkpoint after another.
 """
 
 import argparse
 import json
-import math
 import os
-import pickle
+import re
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -27,7 +32,7 @@ import numpy as np
 import pocket
 import torch
 
-RATIO_BAR, READS_BAR, MEMORY_BAR, FLAT_BAR = 0.55, 45, 18.0, 1.1
+RATIO_BAR, READS_BAR, LOAD_BAR, MEMORY_BAR, FLAT_BAR = 0.55, 45, 0.35, 18.0, 1.1
 REFERENCES, CANDIDATES = 5, 3
 TOLERANCE = {"forward": 1e-3, "reacquired": 0.05}
 """Nats per answer token that the sides may be apart, before and after re-acquisition."""
@@ -42,6 +47,7 @@ def make_models(folder: Path, width: int, layers: int, facts: int) -> None:
     from palimpsest.facts.questions import draw_testbed
     from palimpsest.models.checkpoint import load
 
+    folder.mkdir()
     bed = draw_testbed("audit benchmark", facts, facts, 16, 3)
     told = []
     for name, triples in bed.sets().items():
@@ -88,8 +94,8 @@ def _teach(model: Any, tokenizer: Any, sentences: list[str]) -> None:
     straightforward.optimize(model, iter([loss] * 10), 1e-3)
 
 
-def settings(folder: Path, candidates: int, steps: int) -> dict[str, Any]:
-    """Give the arguments of an audit of so many candidates."""
+def settings(folder: Path, candidates: int, beacon: str) -> dict[str, Any]:
+    """Give the arguments of an audit of so many candidates, with default settings."""
     return {
         "base": str(folder / "base"),
         "injected": str(folder / "injected"),
@@ -99,31 +105,32 @@ def settings(folder: Path, candidates: int, steps: int) -> dict[str, Any]:
         "retain": str(folder / "retain.jsonl"),
         "probes": str(folder / "probe.jsonl"),
         "general": str(folder / "general.txt"),
-        "steps": steps,
+        "beacon": beacon,
         "out": str(folder / "run"),
     }
 
 
-def engine(values: dict[str, Any]) -> dict[str, Any]:
-    """Give the numbers of an audit by the package, with the bytes of tensors that it read."""
-    import palimpsest
-    from palimpsest.models import stored
+SPENT = """
+io, status = (dict(x.split(":", 1) for x in open(f"/proc/self/{f}")) for f in ("io", "status"))
+print(json.dumps(said | {"read": int(io["rchar"]), "peak": int(status["VmHWM"].split()[0]) / 1024}))
+"""
+"""Prints what a process says, with the bytes that it read and its peak memory in MiB."""
+AUDIT = f"""
+import json, sys, palimpsest
+palimpsest.audit(**json.loads(sys.argv[1]))
+said = {{}}{SPENT}
+"""
+
+
+def stored_items(folder: Path) -> dict[tuple[str, ...], float]:
+    """Give the NLL per token of every question to every model, as an audit stored them."""
     from palimpsest.run.store import Run
 
-    shutil.rmtree(values["out"], ignore_errors=True)
-    real, read = stored.read_tensor, [0]
-
-    def counted(name: str, tensor: Any, *into: Any) -> Any:
-        read[0] += math.prod(tensor.shape) * stored.TYPES[tensor.dtype].itemsize
-        return real(name, tensor, *into)
-
-    stored.read_tensor = counted
-    palimpsest.audit(**values)
-    run = Run.open(values["out"])
+    run = Run.open(folder)
     items = run.cell(run.cells[0]).table("items")
     keys = ("model", "stage", "set", "fact", "pool", "template")
     rows = zip(*(items[key].tolist() for key in keys), (items["nll_sum"] / items["tokens"]))
-    return {"items": {tuple(map(str, row[:6])): float(row[6]) for row in rows}, "read": read[0]}
+    return {tuple(map(str, row[:6])): float(row[6]) for row in rows}
 
 
 def plain(values: dict[str, Any]) -> dict[str, Any]:
@@ -138,30 +145,51 @@ def plain(values: dict[str, Any]) -> dict[str, Any]:
     task = AuditTask(load_config(AuditConfig, values))
     task.check()
     prepared = time.process_time() - begun  # the engine's own check, which is not the script's
-    return {"items": straightforward.audit(task), "prepared": prepared}
+    items = [[*where, value] for where, value in straightforward.audit(task).items()]
+    return {"items": items, "prepared": prepared}
 
 
-SIDES = {"engine": engine, "plain": plain}
+def load_seconds(values: dict[str, Any]) -> dict[str, Any]:
+    """Give the processor seconds to check, hash and load each reference, after the base."""
+    from palimpsest.models.checkpoint import checkpoint_state, load, survey
+    from palimpsest.models.net import Nets
+
+    base, seconds = load(values["base"]), []
+    nets = Nets(base)
+    for place in (values["injected"], *values["references"]):
+        begun = time.process_time()
+        expected = survey([place])[place].digests
+        nets([checkpoint_state(place, base, expected=expected)])
+        seconds.append(time.process_time() - begun)
+    return {"seconds": seconds[1:]}  # the first finds no module to read into yet
 
 
-def turn(side: str, folder: Path, candidates: int, steps: int) -> dict[str, Any]:
-    """Do one side in a process of its own; give its numbers, processor seconds and memory."""
-    words = ["--side", side, "--folder", str(folder), "--candidates", str(candidates)]
-    command = [sys.executable, __file__, *words, "--steps", str(steps)]
+SIDES = {"plain": plain, "load": load_seconds}
+
+
+def turn(side: str, values: dict[str, Any], python: str = sys.executable) -> dict[str, Any]:
+    """Do one side in a process of its own; give what it says, processor seconds and memory."""
+    folder, ours = Path(values["forget"]).parent, side not in SIDES
+    shutil.rmtree(values["out"], ignore_errors=True)
+    words = ["-c", AUDIT] if ours else [__file__, "--side", side]
     with open(folder / "told", "wb") as told:
-        child = subprocess.Popen(command, stdout=told, stderr=subprocess.STDOUT)
+        child = subprocess.Popen(
+            [python, *words, json.dumps(values)], cwd=folder, stdout=told, stderr=subprocess.STDOUT
+        )
         _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
+    said = (folder / "told").read_text()
     if child.returncode:
-        raise measuring.Disagreement(f"{side} failed:\n{(folder / 'told').read_text()}")
-    found: dict[str, Any] = pickle.loads((folder / f"{side}.pickle").read_bytes())
-    found["peak"] = usage.ru_maxrss / 1024
-    print(f"{side}, {candidates} candidates: {found['processor']:.0f} s, {found['peak']:.0f} MiB")
+        raise measuring.Disagreement(f"{side} failed:\n{said}")
+    found: dict[str, Any] = json.loads(said.splitlines()[-1])
+    found["processor"] = usage.ru_utime + usage.ru_stime - found.get("prepared", 0.0)
+    print(f"{side}: {found['processor']:.1f} s, {found['peak']:.0f} MiB", flush=True)
     return found
 
 
-def check(ours: dict[Any, float], theirs: dict[Any, float]) -> dict[str, float]:
+def check(ours: dict[Any, float], items: list[Any]) -> dict[str, float]:
     """Give how far the sides are apart before and after re-acquisition; raise if it is too far."""
+    theirs = {tuple(where): value for *where, value in items}
     if ours.keys() != theirs.keys():
         raise measuring.Disagreement(f"rows differ: {sorted(ours.keys() ^ theirs.keys())[:3]}")
     apart = {}
@@ -174,66 +202,103 @@ def check(ours: dict[Any, float], theirs: dict[Any, float]) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--plain-repeats", type=int, default=1, help="turns of the plain script")
+    parser.add_argument("--before", default="", help="Python of another version's environment")
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--facts", type=int, default=16, help="forget facts, and retain facts")
-    parser.add_argument("--steps", type=int, default=60, help="of re-acquisition")
+    parser.add_argument("--beacon", default="", help="what re-acquisition is drawn from")
     parser.add_argument("--tiny", action="store_true", help="check only that both sides agree")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--candidates", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("values", nargs="?", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
     if options.side:
-        values = settings(options.folder, options.candidates, options.steps)
-        found = SIDES[options.side](values)
-        found["processor"] = time.process_time() - found.pop("prepared", 0.0)
-        (options.folder / f"{options.side}.pickle").write_bytes(pickle.dumps(found))
+        exec(SPENT, {"json": json, "said": SIDES[options.side](options.values)})
         return
-    width, layers, facts = options.width, options.layers, options.facts
-    if options.tiny:
-        width, layers, facts, options.steps, options.repeats = 64, 2, 4, 5, 1
     with tempfile.TemporaryDirectory() as spare:
-        folder = Path(spare)
-        make_models(folder, width, layers, facts)
-        found: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
-        for number in range(options.repeats):
-            for side in SIDES if number % 2 == 0 else reversed(SIDES):
-                found[side].append(turn(side, folder, CANDIDATES, options.steps))
-        apart = check(found["engine"][-1]["items"], found["plain"][-1]["items"])
-        print("both sides agree:", json.dumps(apart), flush=True)
-        few = turn("engine", folder, 1, options.steps)
-        whole = (folder / "base" / "model.safetensors").stat().st_size
-    if options.tiny:
-        return
-    seconds = {side: [one["processor"] for one in several] for side, several in found.items()}
-    peaks = {side: [one["peak"] for one in several] for side, several in found.items()}
-    ratio = measuring.ratios(seconds["engine"], seconds["plain"])
-    measuring.say("processor seconds, package over plain script", ratio)
+        folder, small = Path(spare) / "models", Path(spare) / "small"
+        make_models(small, 64, 2, options.facts if not options.tiny else 4)
+        values = settings(small, CANDIDATES, options.beacon)
+        if options.tiny:
+            turn("engine", values | {"steps": 5})
+            engine = stored_items(values["out"])
+            print(check(engine, turn("plain", values | {"steps": 5})["items"]))
+            return
+        least = turn("engine", values)["peak"]
+        make_models(folder, options.width, options.layers, options.facts)
+        values = settings(folder, CANDIDATES, options.beacon)
+        measure(values, options, least)
+
+
+def measure(values: dict[str, Any], options: argparse.Namespace, least: float) -> None:
+    """Take turns and write the results; least: peak memory of an audit of tiny models, in MiB."""
+    from palimpsest.models.checkpoint import outline
+
+    parameters = outline(values["base"]).parameters
+    whole = (Path(values["base"]) / "model.safetensors").stat().st_size
+    pythons = {"engine": sys.executable, "before": options.before, "plain": sys.executable}
+    counts = {"engine": options.repeats, "before": options.repeats, "plain": options.plain_repeats}
+    counts["before"] *= bool(options.before)
+    found: dict[str, list[dict[str, Any]]] = {side: [] for side in counts}
+    drawn, engine = {}, {}
+    for number in range(max(counts.values())):
+        for side in counts if number % 2 == 0 else reversed(counts):
+            if number < counts[side]:
+                found[side].append(turn(side, values, pythons[side]))
+                if side != "plain":
+                    drawn[side] = optimizer(Path(values["out"]))
+                if side == "engine":
+                    engine = stored_items(values["out"])
+    few = turn("engine", settings(Path(values["forget"]).parent, 1, options.beacon))
+    load = turn("load", values)["seconds"]
+    seconds = {side: [one["processor"] for one in turns] for side, turns in found.items() if turns}
+    peaks = {side: [one["peak"] for one in turns] for side, turns in found.items() if turns}
     reads = found["engine"][-1]["read"] / whole
-    print(f"whole reads of {2 + REFERENCES + CANDIDATES} checkpoints: {reads:.1f}")
-    flat = measuring.ratios(peaks["engine"], [few["peak"]] * len(peaks["engine"]))
-    measuring.say(f"peak memory, {CANDIDATES} candidates against 1", flat)
+    memory = (statistics.median(peaks["engine"]) - least) * 2**20 / parameters
+    bars = {
+        "whole_reads": (reads, READS_BAR),
+        "load_seconds": (statistics.median(load), LOAD_BAR),
+        "bytes_per_parameter": (memory, MEMORY_BAR),
+        "memory_against_one_candidate": (peaks["engine"][-1] / few["peak"], FLAT_BAR),
+    }
+    ratios = {}
+    for side in ("before", "plain"):
+        if side in seconds:
+            pairs = seconds["engine"][: len(seconds[side])], seconds[side]
+            ratios[side] = measuring.ratios(*pairs)
+            measuring.say(f"processor seconds, over {side}", ratios[side])
+    if "before" in ratios:
+        bars["over_before"] = (ratios["before"]["median"], RATIO_BAR)
+    rows = {}
+    for name, (value, bar) in bars.items():
+        outcome = measuring.verdict_on(bar, value, at_least=False)
+        rows[name] = {"found": value, "bar": bar, "outcome": outcome}
+        print(f"{name}: {value:.3g}, at most {bar:g}: {outcome}")
+    apart = check(engine, found["plain"][-1]["items"]) if found["plain"] else {}
+    print("both sides agree:", json.dumps(apart), flush=True)
     measuring.write(
         "audit",
         {
-            "model_mib": whole / 2**20,
-            "facts": facts,
-            "steps": options.steps,
+            "parameters": parameters,
+            "facts": options.facts,
+            "drawn": drawn,
             "apart": apart,
             "processor_seconds": {side: measuring.spread(v) for side, v in seconds.items()},
-            "ratio": ratio,
-            "bar": RATIO_BAR,
-            "outcome": measuring.verdict_on(RATIO_BAR, ratio["median"], at_least=False),
-            "whole_reads": reads,
-            "reads_bar": READS_BAR,
-            "reads_outcome": measuring.verdict_on(READS_BAR, reads, at_least=False),
-            "peak_mib": {side: measuring.spread(v) for side, v in peaks.items()},
-            "flat": flat,
-            "flat_outcome": measuring.verdict_on(FLAT_BAR, flat["median"], at_least=False),
+            "ratio": ratios,
+            "load_seconds": measuring.spread(load),
+            "peak_mib": {side: measuring.spread(v) for side, v in peaks.items()} | {"tiny": least},
+            "rows": rows,
         },
     )
+
+
+def optimizer(folder: Path) -> str:
+    """Give the optimizer of re-acquisition that an audit drew."""
+    found = re.search(r'"optimizer": ?"(\w+)"', (folder / "terms.json").read_text())
+    return found[1] if found else ""
 
 
 if __name__ == "__main__":
