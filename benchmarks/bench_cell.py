@@ -1,9 +1,10 @@
-"""A whole pocket cell, 20 candidates, from injection to verdict, against the plain pipeline.
+"""A whole cell, from injection to verdict, against the plain pipeline.
 
-Both sides make the same models from the same texts in the same order and end with a verdict.
-Known-label models are left out: they test the instruments and enter no verdict. Every turn is a
-process of its own with one thread, warmed up by a tiny cell, so that neither side inherits the
-other's heap. The bar is 5 times.
+The cell is of a pocket model with 20 candidates, or, with ``--cell stories15m``, of a model of 15
+million parameters with five. Both sides make the same models from the same texts in the same order
+and end with a verdict. Known-label models are left out: they test the instruments and enter no
+verdict. Every turn is a process of its own with one thread, warmed up by a tiny cell, so that
+neither side inherits the other's heap. The bars are 4 times and 2.5 times.
 """
 
 import argparse
@@ -32,7 +33,8 @@ from palimpsest.stats.measures import measure_cell
 from palimpsest.stats.models import Model
 from palimpsest.stats.verdict import Verdict, decide
 
-BAR = 5.0
+CELLS = {"pocket": (pocket.cell_plan, 4.0), "stories15m": (pocket.stories_cell, 2.5)}
+"""What makes the cell, and the bar."""
 MADE_FROM_BASE = ("base", "injected", "reference", "forget_only", "control")
 AMPLIFIED = ("kl_reversion", "gate_mask")
 """Methods that amplify rounding: a large retain weight, and a mask, which is a choice of ranks."""
@@ -119,10 +121,9 @@ def _by_row(items: dict[str, Any]) -> dict[tuple[str, ...], tuple[float, ...]]:
 SIDES = {"engine": engine, "plain": plain}
 
 
-def turn(side: str, into: Path) -> None:
+def turn(side: str, cell: PocketCell, into: Path) -> None:
     """Do one side's cell in this process; print its seconds, leave what came out in ``into``."""
     SIDES[side](pocket.cell_plan(tiny=True))
-    cell = pocket.cell_plan()
     begun, busy = time.perf_counter(), time.process_time()
     items, verdict = SIDES[side](cell)
     seconds = {"wall": time.perf_counter() - begun, "processor": time.process_time() - busy}
@@ -134,12 +135,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--tiny", action="store_true", help="check only that both sides agree")
+    parser.add_argument("--cell", choices=CELLS, default="pocket")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    cell, bar = CELLS[options.cell][0](), CELLS[options.cell][1]
     if options.side:
-        turn(options.side, options.into)
+        turn(options.side, cell, options.into)
         return
     tiny = pocket.cell_plan(tiny=True)
     apart = check(engine(tiny), plain(tiny))
@@ -152,7 +155,8 @@ def main() -> None:
         for number in range(options.repeats):
             for side in SIDES if number % 2 == 0 else reversed(SIDES):
                 into = Path(name) / side
-                command = [sys.executable, __file__, "--side", side, "--into", str(into)]
+                command = [sys.executable, __file__, "--cell", options.cell]
+                command += ["--side", side, "--into", str(into)]
                 child = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
                 found = json.loads(child.stdout.splitlines()[-1])
                 turns.seconds[side].append(found["wall"])
@@ -164,16 +168,16 @@ def main() -> None:
     apart = check(last["engine"], last["plain"])
     print("whole cell agrees:", json.dumps(apart))
     measuring.write(
-        "cell",
+        "cell" if options.cell == "pocket" else f"cell_{options.cell}",
         {
-            "model": Path(tiny.model).name,
+            "model": Path(cell.model).name,
             "candidates": len(last["engine"][1].findings),
             "seconds": turns.spreads(),
             "ratio": ratio,
             "apart": apart,
             "verdict": last["engine"][1].paragraph(),
-            "bar": BAR,
-            "outcome": measuring.verdict_on(BAR, ratio["wall"]["median"]),
+            "bar": bar,
+            "outcome": measuring.verdict_on(bar, ratio["wall"]["median"]),
         },
     )
 

@@ -1,12 +1,14 @@
-"""Which pocket models the benchmarks use, and cells of them in the sizes a benchmark wants."""
+"""Which small models the benchmarks use, and cells of them in the sizes a benchmark wants."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from palimpsest.cell.study import StudyTask
 from palimpsest.cell.texts import CellTexts
+from palimpsest.config.load import load_config
 from palimpsest.config.plan import Plan, cell_id
 from palimpsest.config.presets import PAPER_POOL, preset
 from palimpsest.config.sections import (
@@ -21,6 +23,7 @@ from palimpsest.config.sections import (
 
 MODEL = os.environ.get("PALIMPSEST_BENCH_MODEL", "pocket/qwen2-s")
 """A pocket model's name, or a folder of a checkpoint of that size."""
+STORIES = Path(__file__).parents[1] / "trials" / "plans" / "stories15m.yaml"
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,26 @@ def cell_plan(*, seed: int = 0, draws: int = 2, tiny: bool = False) -> PocketCel
     return PocketCell(_tiny(plan) if tiny else plan)
 
 
+def stories_cell() -> PocketCell:
+    """Give a cell of stories15M with one candidate of each of the paper's methods.
+
+    Plan and model are those of the matrix on it (`make real-models`), at half the steps of
+    unlearning and with three references.
+    """
+    plan = load_config(Plan, {}, STORIES)
+    plan = replace(
+        plan,
+        seeds=(0,),
+        methods=_first(PAPER_POOL),
+        known_label=(),
+        seal="",
+        unlearning=replace(plan.unlearning, steps=plan.unlearning.steps // 2),
+        replication=Replication(draws=2),
+        rules=plan.rules.without("reversed"),
+    )
+    return PocketCell(plan)
+
+
 def with_candidates(cell: PocketCell, count: int) -> PocketCell:
     """Give the cell with this many candidates: the paper's pool, cut or made denser."""
     per_method = max(1, count // len(cell.plan.methods))
@@ -85,10 +108,13 @@ def _tiny(plan: Plan) -> Plan:
         unlearning=Unlearning(steps=3, learning_rate=1.5e-4, ascent_learning_rate=3.75e-5),
         reacquisition=Reacquisition(steps=4, chunks=2, learning_rate=1.5e-4),
         general=General(train_pieces=40, scored_pieces=4),
-        methods=tuple(
-            MethodGrid(g.name, tuple((k, v[:1]) for k, v in g.grid)) for g in plan.methods
-        ),
+        methods=_first(plan.methods),
     )
+
+
+def _first(pool: Sequence[MethodGrid]) -> tuple[MethodGrid, ...]:
+    """Give the first candidate of every grid."""
+    return tuple(MethodGrid(g.name, tuple((k, v[:1]) for k, v in g.grid)) for g in pool)
 
 
 def run_folder(name: str) -> Path:
