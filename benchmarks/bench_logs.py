@@ -8,10 +8,8 @@ files with ``json`` alone.
 
 import argparse
 import json
-import os
 import random
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -55,16 +53,6 @@ def make_logs(folder: Path, log: str, count: int) -> None:
         (run / "TOFU_EVAL.json").write_text(with_noise(log, random.Random(number)))
 
 
-def spent(command: list[str]) -> float:
-    """Give the processor seconds of a command."""
-    child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(child.pid, 0)
-    child.returncode = os.waitstatus_to_exitcode(status)
-    if child.returncode not in (0, 3):
-        raise measuring.Disagreement(f"{command[:4]} ended with {child.returncode}")
-    return usage.ru_utime + usage.ru_stime
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("log", nargs="?", type=Path, help="a TOFU_EVAL.json of forget10")
@@ -78,7 +66,8 @@ def main() -> None:
         files = sorted(folder.rglob("*.json"))
         seconds, parsing = [], []
         for _ in range(options.repeats):
-            seconds.append(spent([sys.executable, "-m", "palimpsest", "logs", str(folder)]))
+            command = [sys.executable, "-m", "palimpsest", "logs", str(folder)]
+            seconds.append(measuring.spent(command, (0, 3)))
             begun = time.process_time()
             for file in files:
                 json.loads(file.read_text())

@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import platform
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -117,6 +118,16 @@ def interleaved(sides: Mapping[str, Callable[[], Any]], repeats: int, warm: int 
 def ratios(slow: Sequence[float], fast: Sequence[float]) -> dict[str, float]:
     """Give the spread of how many times faster ``fast`` is, repeat by repeat."""
     return spread([one / other for one, other in zip(slow, fast, strict=True)])
+
+
+def spent(command: Sequence[str], answers: Sequence[int] = (0,)) -> float:
+    """Give the processor seconds of a command, which ends with one of these exit codes."""
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode not in answers:
+        raise Disagreement(f"{' '.join(command[:4])} ended with {child.returncode}")
+    return usage.ru_utime + usage.ru_stime
 
 
 def agree(what: str, ours: Any, theirs: Any, tolerance: float) -> float:
