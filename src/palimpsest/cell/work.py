@@ -37,7 +37,7 @@ from palimpsest.models.train import text_loss, train
 from palimpsest.run.cell import CellStore
 from palimpsest.run.files import digest, disk_errors, make_folder, remove, write_bytes
 from palimpsest.run.steps import Step
-from palimpsest.scoring.answers import Sheet, item_columns, score
+from palimpsest.scoring.answers import Scores, Sheet, item_columns, score
 from palimpsest.scoring.reacquisition import reacquire, summarize
 from palimpsest.stats.controls import DOSE
 from palimpsest.stats.models import Model, ModelFailure, Role
@@ -169,23 +169,26 @@ class CellWork(CellModels):
 
     def _dose(self, step: Step) -> None:
         """Choose the smallest learning rate that brings a reference far enough."""
-        texts, teacher = self.plain_texts, self.teachers.injected
+        texts = self.plain_texts
         sheet, reference = texts.reacquired_sheet, self.plan.choose_rate_on
         net = self.nets([self.state("injected")])
-        level = summarize(sheet, score(net, sheet, injected=teacher)[0]).forget_heldout_nll
+        level = summarize(sheet, score(net, sheet)[0]).forget_heldout_nll
         self._check_roles(net)
         # Read once for all rates; there is room, since its optimizer keeps one moment at most.
         state = self.state(reference)
         state = state.in_memory() if isinstance(state, LazyState) else state
+        start: list[Scores] = []
         tried: list[dict[str, float]] = []
         for rate in LADDER:
+            net = self.nets([state])
+            start = start or score(net, sheet)
             course = reacquire(
-                self.nets([state]),
+                net,
                 texts.reacquisition_steps,
-                chunks=texts.reacquisition.chunks,
+                chunks=1,  # only how far it comes is asked
                 learning_rate=rate,
                 sheet=sheet,
-                injected=teacher,
+                before=start,
                 optimizer="adamw" if texts.beacon is None else texts.beacon.optimizer,
                 base_scales=self.base_scales,
             )[0]

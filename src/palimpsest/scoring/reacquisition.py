@@ -61,7 +61,7 @@ def reacquire(
     chunks: int,
     learning_rate: float,
     sheet: Sheet,
-    injected: Teacher,
+    injected: Teacher | None = None,
     before: Sequence[Scores] = (),
     optimizer: str = "adamw",
     base_scales: Mapping[str, float] | None = None,
