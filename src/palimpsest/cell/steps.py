@@ -55,7 +55,8 @@ class StepList:
         """By the name of the step."""
         texts, budget, again = plan.texts, plan.unlearning, plan.texts.reacquisition
         self.training = Effort(texts.trained_texts)
-        self.measuring = Effort(again.steps * again.items, 1 + 0.6 * (again.chunks + 1))
+        self.relearning = Effort(again.steps * again.items, 0.6)
+        self.measuring = self.relearning + Effort(0, 1 + 0.6 * again.chunks)
         self.unlearning = Effort(budget.steps * (budget.forget_items + budget.retain_items))
         # A text is seen by a backward pass too while a model is trained.
         self._page = (len(texts.facts.questions) + len(texts.general_scored)) / 3
@@ -110,7 +111,7 @@ class StepList:
         models = ("injected", reference)
         settings = self._measuring | {"models": self._identities(models), "ladder": list(LADDER)}
         words = "choosing the learning rate of re-acquisition"
-        needs, effort = self._made(models), self.measuring * (len(LADDER) / 2)
+        needs, effort = self._made(models), self.relearning * (len(LADDER) / 2)
         self._add("dose", StepKind.DOSE, settings, words, needs=needs, effort=effort)
 
     def _measure_all(self) -> None:
