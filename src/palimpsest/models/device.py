@@ -29,17 +29,16 @@ SLACK = 1.2
 """The cost model is right within a fifth: what needs more than this times the memory is refused."""
 
 
-KEPT = {-1: 512 * 2**20, -4: 0}
-"""What glibc is told: M_TRIM_THRESHOLD, the most free bytes at the end of the heap, and M_MMAP_MAX,
-how many blocks are mapped by themselves: none."""
+KEPT = {-1: 512 * 2**20, -3: 32 * 2**20}
+"""What glibc is told: M_TRIM_THRESHOLD, the most free bytes at the end of the heap, and
+M_MMAP_THRESHOLD, the size from which on a block is mapped by itself; not more can be set."""
 
 
 def keep_freed_memory() -> None:
     """Have the C library keep freed memory for the next tensors; does nothing where it cannot.
 
     By default glibc hands the end of its heap back to the kernel and gets it again, as zeroed
-    pages, for nearly every operation on a few megabytes: half of the time that scoring takes. It
-    maps every larger tensor anew: a tenth of a step, where the gradient of an embedding is one.
+    pages, for nearly every operation on a few megabytes: half of the time that scoring takes.
     """
     with contextlib.suppress(OSError, AttributeError):
         for parameter, value in KEPT.items():
