@@ -14,7 +14,7 @@ from palimpsest_trials import archive, edition, headlines, real_models
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> RunResults:
-    return edition.unpack_run("third", tmp_path_factory.mktemp("edition"))
+    return edition.unpack_run("pocket", tmp_path_factory.mktemp("edition"))
 
 
 def test_the_tables_of_the_pages_are_those_of_the_stored_counts(monkeypatch, tmp_path) -> None:

@@ -2,8 +2,9 @@
 models, and the third edition's matrix.
 
 Every model of known truth and every candidate is judged alone, as the only candidate of its cell,
-with the first 5, 9 and 20 of the cell's references. What the third version said of its own matrix
-is stored beside that (``rules.csv``, written by version 0.3.0). Nothing is trained.
+with the first 5, 9 and 20 of the cell's references. Nothing is trained. What the third version said
+of its own matrix (``rules.csv``, written by version 0.3.0) and the fourth of the same models
+(``third-rules.csv``) are stored counts.
 Writes CSV files and the tables of ``docs/results.md`` that are made from them.
 
     python -m palimpsest_trials.edition [NAME ...]
@@ -33,7 +34,6 @@ THIRD = ROOT / "results" / "third-edition"
 COUNTED = ROOT / "results" / "fourth-edition"
 """Gets the counts under today's rules."""
 RUNS = {
-    "third": THIRD / "pocket.tar.xz",
     "pocket": COUNTED / "pocket.tar.xz",
     "stories15m": COUNTED / "stories15m.tar.xz",
 }
@@ -46,7 +46,7 @@ COUNTS = ("judged", "rejected", "excluded", "certified")
 RULE_COLUMNS = ("role", "model", "references", *COUNTS)
 Rows = list[dict[str, str]]
 
-SHOWN = {"stories15m": "stories15M"}
+SHOWN = {"pocket": "pocket", "stories15m": "stories15M"}
 """Runs of this edition in the tables, with their titles."""
 KEEPING = "known-label models that keep facts"
 RESCALED = "rescaled-retrained"
@@ -60,9 +60,8 @@ def main(names: Sequence[str]) -> None:
         with TemporaryDirectory() as folder:
             run = unpack_run(name, Path(folder))
         write(f"{name}-rules.csv", RULE_COLUMNS, rule_rows(run))
-        if name in SHOWN:
-            write(f"{name}-methods.csv", SETTING_COLUMNS, setting_rows(run))
-            write(f"{name}-power.csv", ("share", "detected", "mixtures"), power_rows(run))
+        write(f"{name}-methods.csv", SETTING_COLUMNS, setting_rows(run))
+        write(f"{name}-power.csv", ("share", "detected", "mixtures"), power_rows(run))
     publish(tables())
 
 
