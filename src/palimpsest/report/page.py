@@ -195,7 +195,7 @@ def strips(results: RunResults, choices: list[str]) -> list[Strip]:
         mine = [_mark(by_name[name], axis) if name in by_name else None for name in choices]
         left = [verdict.finding(name).left for name in choices]
         shares = [
-            words.percent(round(known.by_axis[axis.name], 2))
+            words.percent(round(known.by_axis[axis.name], 2) + 0.0)
             if known and axis.name in known.by_axis
             else ""
             for known in left
